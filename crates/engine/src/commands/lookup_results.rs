@@ -104,7 +104,7 @@ impl Owner {
     /// Looks a subject up again because the result is out of date: at once if the change is
     /// durable, otherwise once it is.
     fn look_up_when_durable(&mut self, subject: Subject, scope: Scope) {
-        let (Scope::Task(id) | Scope::Letters(id)) = scope;
+        let (Scope::Task(id) | Scope::New(id) | Scope::Letters(id)) = scope;
         if self.reads.is_undurable(scope) {
             self.commands.watchers.entry(id).or_default().push(subject);
         } else {

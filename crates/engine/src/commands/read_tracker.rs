@@ -5,11 +5,14 @@
 //! before was still pending. The letters of a task that continues have a scope of their own:
 //! whatever becomes of them, what was read about the task still holds. A task id is forgotten as
 //! soon as no open read is older than its last change.
+//!
+//! A new task without a key is only remembered until it is durable: before, no caller can know its
+//! id, and a read that began before shows the task as it was created or not at all.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
-use punctual_core::{TaskId, TaskState};
+use punctual_core::{Epoch, Sequence, TaskId, TaskState};
 use punctual_store::Change;
 use rapidhash::fast::RandomState;
 
@@ -22,6 +25,8 @@ pub(crate) struct ReadToken(u64);
 pub(crate) enum Scope {
     /// A task.
     Task(TaskId),
+    /// A new task without a key.
+    New(TaskId),
     /// The dead letters and records of a task that continues.
     Letters(TaskId),
 }
@@ -34,6 +39,7 @@ impl Scope {
                 matches!(was, TaskState::Firing)
             }
             Change::DeleteLetter { .. } => true,
+            Change::Put(task) if task.definition.key.is_none() => return Self::New(task.id),
             Change::Put(_)
             | Change::Refile { .. }
             | Change::Postpone { .. }
@@ -48,6 +54,7 @@ impl Scope {
 pub(crate) struct ReadTracker {
     /// Batches that are durable.
     batches: u64,
+    created: NewTasks,
     tasks: Changes,
     letters: Changes,
     /// Open reads by when they began.
@@ -66,6 +73,41 @@ struct Changes {
     changed: HashMap<TaskId, u64, RandomState>,
     /// The same in order of age.
     by_age: VecDeque<(u64, TaskId)>,
+}
+
+/// New tasks that are not durable, by the part of their ids that counts up. They become durable in
+/// this order, so each is added at one end and removed at the other.
+#[derive(Debug, Default)]
+struct NewTasks(VecDeque<(Epoch, Sequence)>);
+
+impl NewTasks {
+    const fn number(id: TaskId) -> (Epoch, Sequence) {
+        (id.epoch(), id.sequence())
+    }
+
+    fn insert(&mut self, id: TaskId) {
+        let number = Self::number(id);
+        match self.0.back() {
+            Some(last) if *last > number => {
+                let index = self.0.partition_point(|other| *other < number);
+                self.0.insert(index, number);
+            }
+            _ => self.0.push_back(number),
+        }
+    }
+
+    fn remove(&mut self, id: TaskId) {
+        let number = Self::number(id);
+        if self.0.front() == Some(&number) {
+            self.0.pop_front();
+        } else if let Ok(index) = self.0.binary_search(&number) {
+            self.0.remove(index);
+        }
+    }
+
+    fn contains(&self, id: TaskId) -> bool {
+        self.0.binary_search(&Self::number(id)).is_ok()
+    }
 }
 
 impl Changes {
@@ -105,26 +147,32 @@ impl ReadTracker {
 
     const fn changes(&self, scope: Scope) -> (&Changes, TaskId) {
         match scope {
-            Scope::Task(id) => (&self.tasks, id),
+            Scope::Task(id) | Scope::New(id) => (&self.tasks, id),
             Scope::Letters(id) => (&self.letters, id),
         }
     }
 
     const fn changes_mut(&mut self, scope: Scope) -> (&mut Changes, TaskId) {
         match scope {
-            Scope::Task(id) => (&mut self.tasks, id),
+            Scope::Task(id) | Scope::New(id) => (&mut self.tasks, id),
             Scope::Letters(id) => (&mut self.letters, id),
         }
     }
 
     /// A decision was made.
     pub(crate) fn decided(&mut self, scope: Scope) {
+        if let Scope::New(id) = scope {
+            return self.created.insert(id);
+        }
         let (changes, id) = self.changes_mut(scope);
         *changes.undurable.entry(id).or_default() += 1;
     }
 
     /// A decision of the batch that was applied last is durable.
     pub(crate) fn durable(&mut self, scope: Scope) {
+        if let Scope::New(id) = scope {
+            return self.created.remove(id);
+        }
         // Reads that begin from now on see it. Without an open read, none can have missed it.
         if !self.open.is_empty() {
             let batch = self.batches;
@@ -137,6 +185,9 @@ impl ReadTracker {
 
     /// A decision was undone, or is durable.
     pub(crate) fn undone(&mut self, scope: Scope) {
+        if let Scope::New(id) = scope {
+            return self.created.remove(id);
+        }
         let (changes, id) = self.changes_mut(scope);
         if let Entry::Occupied(mut entry) = changes.undurable.entry(id) {
             *entry.get_mut() -= 1;
@@ -168,6 +219,7 @@ impl ReadTracker {
     pub(crate) fn is_undurable(&self, scope: Scope) -> bool {
         let (changes, id) = self.changes(scope);
         changes.undurable.contains_key(&id)
+            || !matches!(scope, Scope::Letters(_)) && self.created.contains(id)
     }
 
     /// Whether a read may be out of date.
@@ -184,13 +236,14 @@ impl ReadTracker {
     #[cfg(test)]
     fn count_remembered(&self) -> usize {
         let changes = [&self.tasks, &self.letters];
-        changes.map(|it| it.undurable.len() + it.changed.len() + it.by_age.len()).iter().sum()
+        let tables = changes.map(|it| it.undurable.len() + it.changed.len() + it.by_age.len());
+        self.created.0.len() + tables.iter().sum::<usize>()
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use punctual_core::Timestamp;
+    use punctual_core::{PartitionId, Timestamp};
 
     use super::*;
 
@@ -221,6 +274,30 @@ mod tests {
         assert!(reads.is_undurable(id(1)));
         reads.undone(id(1));
         assert!(!reads.is_undurable(id(1)));
+    }
+
+    #[test]
+    fn a_new_task_is_undurable_until_its_own_decision_is_over() {
+        let id = |sequence| {
+            let sequence = Sequence::new(sequence).unwrap();
+            let due = Timestamp::from_millis(9 - sequence.get());
+            TaskId::new(due, PartitionId::FIRST, Epoch::new(1).unwrap(), sequence)
+        };
+        let mut reads = ReadTracker::default();
+        let read = reads.open();
+        for sequence in [1, 2, 5, 4] {
+            reads.decided(Scope::New(id(sequence)));
+        }
+        reads.applied();
+        reads.undone(Scope::New(id(2)));
+        reads.durable(Scope::New(id(1)));
+        let undurable = (0..7).filter(|it| reads.is_undurable(Scope::Task(id(*it))));
+        assert_eq!(undurable.collect::<Vec<_>>(), [4, 5]);
+        assert!(!reads.changed_since(Scope::Task(id(1)), read), "it is as it was created");
+        assert!(!reads.is_undurable(Scope::Letters(id(4))));
+        reads.durable(Scope::New(id(4)));
+        reads.durable(Scope::New(id(5)));
+        assert_eq!(reads.count_remembered(), 0);
     }
 
     #[test]

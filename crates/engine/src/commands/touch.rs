@@ -42,8 +42,7 @@ impl Owner {
                 let fire_at = due.resolve(now);
                 let mut decision = Decision::answering(requester);
                 decision.change(Change::Postpone { id, fire_at, version, updated_at: now });
-                let effect = Effect::Postpone { namespace, id, fire_at, version, updated_at: now };
-                decision.effects.push(effect);
+                decision.effects.push(Effect::Postpone(namespace));
                 decision.replies(Reply::Touched { fire_at, version });
                 self.write(decision);
             }
