@@ -11,6 +11,7 @@
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::num::NonZeroU64;
 
 use punctual_core::{Epoch, Sequence, TaskId, TaskState};
 use punctual_store::Change;
@@ -67,12 +68,24 @@ pub(crate) struct ReadTracker {
 /// are due at once they are larger than a cache.
 #[derive(Debug, Default)]
 struct Changes {
-    /// The number of decisions about a task that are not durable.
-    undurable: HashMap<TaskId, u32, RandomState>,
-    /// The batch that last changed a task, while a read is open that may have missed it.
-    changed: HashMap<TaskId, u64, RandomState>,
-    /// The same in order of age.
+    recent: HashMap<TaskId, RecentChanges, RandomState>,
+    /// The batches that changed tasks while a read was open, in order of age.
     by_age: VecDeque<(u64, TaskId)>,
+}
+
+/// Recent decisions about one task.
+#[derive(Debug, Default)]
+struct RecentChanges {
+    /// The number of those that are not durable.
+    undurable: u32,
+    /// The batch that last changed the task, while a read is open that may have missed it.
+    changed: Option<NonZeroU64>,
+}
+
+impl RecentChanges {
+    const fn is_over(&self) -> bool {
+        self.undurable == 0 && self.changed.is_none()
+    }
 }
 
 /// New tasks that are not durable, by the part of their ids that counts up. They become durable in
@@ -118,12 +131,27 @@ impl Changes {
                 break;
             }
             self.by_age.pop_front();
-            if let Entry::Occupied(entry) = self.changed.entry(id)
-                && *entry.get() == batch
-            {
+            self.change(id, |recent| {
+                if recent.changed.is_some_and(|changed| changed.get() == batch) {
+                    recent.changed = None;
+                }
+            });
+        }
+    }
+
+    /// Changes what is remembered of a task, if anything is, and forgets the task if nothing is
+    /// left.
+    fn change(&mut self, id: TaskId, change: impl FnOnce(&mut RecentChanges)) {
+        if let Entry::Occupied(mut entry) = self.recent.entry(id) {
+            change(entry.get_mut());
+            if entry.get().is_over() {
                 entry.remove();
             }
         }
+    }
+
+    fn get(&self, id: TaskId) -> Option<&RecentChanges> {
+        self.recent.get(&id)
     }
 }
 
@@ -165,7 +193,7 @@ impl ReadTracker {
             return self.created.insert(id);
         }
         let (changes, id) = self.changes_mut(scope);
-        *changes.undurable.entry(id).or_default() += 1;
+        changes.recent.entry(id).or_default().undurable += 1;
     }
 
     /// A decision of the batch that was applied last is durable.
@@ -174,27 +202,26 @@ impl ReadTracker {
             return self.created.remove(id);
         }
         // Reads that begin from now on see it. Without an open read, none can have missed it.
-        if !self.open.is_empty() {
-            let batch = self.batches;
-            let (changes, id) = self.changes_mut(scope);
-            changes.changed.insert(id, batch);
-            changes.by_age.push_back((batch, id));
+        let batch = NonZeroU64::new(self.batches).filter(|_| !self.open.is_empty());
+        let (changes, id) = self.changes_mut(scope);
+        if let Some(batch) = batch {
+            changes.by_age.push_back((batch.get(), id));
         }
-        self.undone(scope);
+        changes.change(id, |recent| {
+            recent.undurable = recent.undurable.saturating_sub(1);
+            recent.changed = batch.or(recent.changed);
+        });
     }
 
-    /// A decision was undone, or is durable.
+    /// A decision was undone.
     pub(crate) fn undone(&mut self, scope: Scope) {
         if let Scope::New(id) = scope {
             return self.created.remove(id);
         }
         let (changes, id) = self.changes_mut(scope);
-        if let Entry::Occupied(mut entry) = changes.undurable.entry(id) {
-            *entry.get_mut() -= 1;
-            if *entry.get() == 0 {
-                entry.remove();
-            }
-        }
+        changes.change(id, |recent| {
+            recent.undurable = recent.undurable.saturating_sub(1);
+        });
     }
 
     /// The reads so far, open ones included, may show a state to which the store had fallen back.
@@ -218,7 +245,7 @@ impl ReadTracker {
     /// Whether a decision is not durable yet.
     pub(crate) fn is_undurable(&self, scope: Scope) -> bool {
         let (changes, id) = self.changes(scope);
-        changes.undurable.contains_key(&id)
+        changes.get(id).is_some_and(|recent| recent.undurable > 0)
             || !matches!(scope, Scope::Letters(_)) && self.created.contains(id)
     }
 
@@ -230,13 +257,14 @@ impl ReadTracker {
     /// Whether a decision has become durable since a read began.
     pub(crate) fn durable_since(&self, scope: Scope, read: ReadToken) -> bool {
         let (changes, id) = self.changes(scope);
-        changes.changed.get(&id).is_some_and(|batch| *batch > read.0)
+        let changed = changes.get(id).and_then(|recent| recent.changed);
+        changed.is_some_and(|batch| batch.get() > read.0)
     }
 
     #[cfg(test)]
     fn count_remembered(&self) -> usize {
         let changes = [&self.tasks, &self.letters];
-        let tables = changes.map(|it| it.undurable.len() + it.changed.len() + it.by_age.len());
+        let tables = changes.map(|it| it.recent.len() + it.by_age.len());
         self.created.0.len() + tables.iter().sum::<usize>()
     }
 }

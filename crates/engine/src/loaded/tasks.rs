@@ -13,6 +13,7 @@ use punctual_store::Position;
 use punctual_wheel::{TimerId, Wheel};
 use rapidhash::fast::RandomState;
 use slab::Slab;
+use smallvec::SmallVec;
 
 use crate::delivery::attempt::Report;
 use crate::delivery::lane::LaneShare;
@@ -20,6 +21,20 @@ use crate::delivery::permit::SendPermit;
 use crate::loaded::budget::Budget;
 use crate::ownership::in_flight::InFlight;
 use crate::shares::NamespaceShares;
+
+/// A task, and the slot in which it was in memory: while it is there, no search is needed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct LoadedRef {
+    pub(crate) id: TaskId,
+    slot: u32,
+}
+
+impl LoadedRef {
+    /// A task whose slot is not known.
+    pub(crate) const fn without_slot(id: TaskId) -> Self {
+        Self { id, slot: u32::MAX }
+    }
+}
 
 /// How far a task in memory has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,7 +67,8 @@ pub(crate) struct LoadedTask {
     /// The nominal times of its overlapping fires that are in flight.
     in_flight: Vec<Timestamp>,
     /// The permits of its fires in flight, by nominal time. Those of other brokers are not here.
-    permits: Vec<(Timestamp, SendPermit)>,
+    /// Most tasks have one.
+    permits: SmallVec<[(Timestamp, SendPermit); 1]>,
 }
 
 impl LoadedTask {
@@ -202,6 +218,21 @@ impl LoadedTasks {
         self.tasks.get(self.slot(id)?)
     }
 
+    /// Returns a task, by its slot if it is still there.
+    pub(crate) fn get_at(&self, at: LoadedRef) -> Option<&LoadedTask> {
+        let slot = at.slot as usize;
+        if self.tasks.get(slot).is_some_and(|loaded| loaded.task.id == at.id) {
+            self.last.set(Some((at.id, slot)));
+        }
+        self.get(at.id)
+    }
+
+    /// Returns a reference to a task.
+    pub(crate) fn reference(&self, id: TaskId) -> LoadedRef {
+        let slot = self.slot(id).and_then(|slot| u32::try_from(slot).ok());
+        slot.map_or(LoadedRef::without_slot(id), |slot| LoadedRef { id, slot })
+    }
+
     fn get_mut(&mut self, id: TaskId) -> Option<&mut LoadedTask> {
         let slot = self.slot(id)?;
         self.tasks.get_mut(slot)
@@ -232,7 +263,7 @@ impl LoadedTasks {
             lane_share: None,
             held_reports: Vec::new(),
             in_flight: Vec::new(),
-            permits: Vec::new(),
+            permits: SmallVec::new(),
         });
         self.by_id.insert(id, slot);
         self.set_timer(slot, due);
