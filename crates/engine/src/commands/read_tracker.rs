@@ -55,7 +55,7 @@ impl Scope {
 pub(crate) struct ReadTracker {
     /// Batches that are durable.
     batches: u64,
-    created: NewTasks,
+    created: CreatedTasks,
     tasks: Changes,
     letters: Changes,
     /// Open reads by when they began.
@@ -91,9 +91,9 @@ impl RecentChanges {
 /// New tasks that are not durable, by the part of their ids that counts up. They become durable in
 /// this order, so each is added at one end and removed at the other.
 #[derive(Debug, Default)]
-struct NewTasks(VecDeque<(Epoch, Sequence)>);
+struct CreatedTasks(VecDeque<(Epoch, Sequence)>);
 
-impl NewTasks {
+impl CreatedTasks {
     const fn number(id: TaskId) -> (Epoch, Sequence) {
         (id.epoch(), id.sequence())
     }

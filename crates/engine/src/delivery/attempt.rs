@@ -8,7 +8,7 @@ use punctual_core::{
 
 use crate::delivery::lane::LaneShare;
 use crate::delivery::permit::{NotSendable, SendPermit};
-use crate::loaded::tasks::LoadedRef;
+use crate::loaded::loaded_ref::LoadedRef;
 use crate::ownership::lease::LeaseEnd;
 
 /// What is sent for one attempt.

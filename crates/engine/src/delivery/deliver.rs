@@ -18,7 +18,8 @@ use crate::delivery::attempt::{Delivery, ReportRoute};
 use crate::delivery::lane::{HandedOut, LaneNo, Urgency};
 use crate::event::Action;
 use crate::handle::command::Subject;
-use crate::loaded::tasks::{LoadedPhase, LoadedRef, LoadedTask};
+use crate::loaded::loaded_ref::LoadedRef;
+use crate::loaded::tasks::{LoadedPhase, LoadedTask};
 use crate::owner::Owner;
 
 /// A task that is fired later than this waits behind tasks that are on time.

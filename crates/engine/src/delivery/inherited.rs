@@ -11,7 +11,7 @@ use rapidhash::fast::RandomState;
 use crate::delivery::attempt::{Report, ReportRoute};
 use crate::delivery::lane::LaneShare;
 use crate::event::Event;
-use crate::loaded::tasks::LoadedRef;
+use crate::loaded::loaded_ref::LoadedRef;
 use crate::ownership::in_flight::InFlight;
 
 #[derive(Debug, Default)]

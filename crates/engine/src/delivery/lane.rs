@@ -16,7 +16,7 @@ use slab::Slab;
 
 use crate::delivery::permit::SendPermit;
 use crate::loaded::budget::Budget;
-use crate::loaded::tasks::LoadedRef;
+use crate::loaded::loaded_ref::LoadedRef;
 use crate::shares::NamespaceShares;
 
 /// Tasks of one lane that wait in memory: a fifth of a second for the fastest workers, and few

@@ -16,7 +16,8 @@ use crate::delivery::deliver::without_overlapping;
 use crate::handle::call::Requester;
 use crate::handle::command::Subject;
 use crate::handle::error::EngineError;
-use crate::loaded::tasks::{LoadedPhase, LoadedRef};
+use crate::loaded::loaded_ref::LoadedRef;
+use crate::loaded::tasks::LoadedPhase;
 use crate::owner::Owner;
 
 impl Owner {

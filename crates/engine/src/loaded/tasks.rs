@@ -19,22 +19,9 @@ use crate::delivery::attempt::Report;
 use crate::delivery::lane::LaneShare;
 use crate::delivery::permit::SendPermit;
 use crate::loaded::budget::Budget;
+use crate::loaded::loaded_ref::LoadedRef;
 use crate::ownership::in_flight::InFlight;
 use crate::shares::NamespaceShares;
-
-/// A task, and the slot in which it was in memory: while it is there, no search is needed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct LoadedRef {
-    pub(crate) id: TaskId,
-    slot: u32,
-}
-
-impl LoadedRef {
-    /// A task whose slot is not known.
-    pub(crate) const fn without_slot(id: TaskId) -> Self {
-        Self { id, slot: u32::MAX }
-    }
-}
 
 /// How far a task in memory has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -220,7 +207,7 @@ impl LoadedTasks {
 
     /// Returns a task, by its slot if it is still there.
     pub(crate) fn get_at(&self, at: LoadedRef) -> Option<&LoadedTask> {
-        let slot = at.slot as usize;
+        let slot = at.slot();
         if self.tasks.get(slot).is_some_and(|loaded| loaded.task.id == at.id) {
             self.last.set(Some((at.id, slot)));
         }
@@ -229,8 +216,7 @@ impl LoadedTasks {
 
     /// Returns a reference to a task.
     pub(crate) fn reference(&self, id: TaskId) -> LoadedRef {
-        let slot = self.slot(id).and_then(|slot| u32::try_from(slot).ok());
-        slot.map_or(LoadedRef::without_slot(id), |slot| LoadedRef { id, slot })
+        LoadedRef::new(id, self.slot(id))
     }
 
     fn get_mut(&mut self, id: TaskId) -> Option<&mut LoadedTask> {
