@@ -24,7 +24,8 @@ impl Owner {
         found: FoundTask,
         now: Timestamp,
     ) {
-        let Some(head) = found.head else {
+        let head = found.head.or_else(|| found.task.as_ref().map(Head::of));
+        let Some(head) = head else {
             let subject = requester.subject.as_ref();
             let claimed = subject.and_then(|it| self.deliveries.claimed_attempt(it));
             let error = claimed.map_or(EngineError::NotFound, EngineError::Firing);
@@ -41,8 +42,7 @@ impl Owner {
                 let fire_at = due.resolve(now);
                 let mut decision = Decision::answering(requester);
                 decision.change(Change::Postpone { id, fire_at, version, updated_at: now });
-                let effect = Effect::Postpone { namespace, id, fire_at, version, updated_at: now };
-                decision.effects.push(effect);
+                decision.effects.push(Effect::Postpone(namespace));
                 decision.replies(Reply::Touched { fire_at, version });
                 self.write(decision);
             }
