@@ -11,8 +11,8 @@ use punctual_core::{
     TaskId, TaskKey, Timestamp,
 };
 use punctual_store::{
-    Batch, CountedNamespace, Counts, Filter, FireFilter, FirePosition, Head, LeaseStore, Page,
-    Position, Retention, StoreError, Swept, TaskStore,
+    Batch, CountedGroup, CountedNamespace, Counts, DueSteps, Filter, FireFilter, FirePosition,
+    Head, LeaseStore, Page, Position, Retention, StoreError, Swept, TaskStore,
 };
 use punctual_store_any::AnyStore;
 use punctual_store_redis::RedisStore;
@@ -216,6 +216,23 @@ impl TaskStore for MeteredStore {
         namespace: &Namespace,
     ) -> Result<Counts, StoreError> {
         self.store.counts(partition, namespace).await
+    }
+
+    async fn due_counts(
+        &self,
+        partition: PartitionId,
+        namespace: &Namespace,
+        steps: &DueSteps,
+    ) -> Result<Vec<i64>, StoreError> {
+        self.store.due_counts(partition, namespace, steps).await
+    }
+
+    async fn letter_groups(
+        &self,
+        partition: PartitionId,
+        namespace: &Namespace,
+    ) -> Result<Vec<CountedGroup>, StoreError> {
+        self.store.letter_groups(partition, namespace).await
     }
 
     async fn namespaces(

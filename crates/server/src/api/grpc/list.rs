@@ -99,5 +99,13 @@ fn filter(namespace: Namespace, request: v1::ListRequest) -> Result<Filter, Inva
         to => convert::timestamp("to", to)?,
     };
     let from = convert::timestamp("from", request.from_ms)?;
-    Ok(Filter { namespace, state: None, key_prefix: request.key_prefix, label, from, to })
+    Ok(Filter {
+        namespace,
+        state: None,
+        kind: None,
+        key_prefix: request.key_prefix,
+        label,
+        from,
+        to,
+    })
 }

@@ -103,7 +103,7 @@ pub(crate) async fn list(
     let cursor = params.take("cursor")?;
     params.end()?;
     let permit = broker.limits.reads.acquire(&namespace).await?;
-    let filter = Filter { namespace, state: None, key_prefix, label, from, to };
+    let filter = Filter { namespace, state: None, kind: None, key_prefix, label, from, to };
     if state == StateFilter::Dead {
         return list_dead(&broker, filter, limit, cursor.as_deref(), permit).await;
     }
