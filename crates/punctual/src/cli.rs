@@ -12,6 +12,7 @@ mod fires;
 mod input;
 mod listen;
 mod namespaces;
+mod operations;
 mod output;
 mod pages;
 mod preview;
@@ -20,6 +21,7 @@ mod stats;
 mod tasks;
 mod time;
 mod topology;
+mod whoami;
 mod workers;
 
 use clap::Subcommand;
@@ -71,10 +73,17 @@ pub(crate) enum BrokerCommand {
     Workers(workers::WorkersArgs),
     /// Show how many fires are expected in each hour
     Forecast(stats::ForecastArgs),
+    /// Show what ended in each step of the last hours
+    Series(stats::EndSeriesArgs),
+    /// Change all tasks that match, and show or stop that
+    #[command(subcommand)]
+    Operations(operations::OperationsCommand),
     /// Show the next fire times of a cron expression, without a broker
     Preview(preview::PreviewArgs),
     /// Show the brokers of a cluster and their partitions
     Topology(topology::TopologyArgs),
+    /// Show what the token grants, and which broker answers
+    Whoami(whoami::WhoAmIArgs),
     /// Receive deliveries of a queue, print them and ack them
     Listen(listen::ListenArgs),
 }
@@ -100,8 +109,11 @@ pub(crate) fn run(command: BrokerCommand) -> anyhow::Result<()> {
         BrokerCommand::Stats(args) => args.run(),
         BrokerCommand::Namespaces(args) => args.run(),
         BrokerCommand::Forecast(args) => args.run(),
+        BrokerCommand::Series(args) => args.run(),
+        BrokerCommand::Operations(command) => command.run(),
         BrokerCommand::Preview(args) => args.run(),
         BrokerCommand::Topology(args) => args.run(),
+        BrokerCommand::Whoami(args) => args.run(),
         BrokerCommand::Listen(args) => args.run(),
     }
 }

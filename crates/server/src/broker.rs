@@ -9,6 +9,8 @@ use std::sync::Arc;
 use tokio::sync::{mpsc, watch};
 
 use crate::api::limits::ApiLimits;
+use crate::api::live_feeds::LiveFeeds;
+use crate::api::operation_list::Operations;
 use crate::auth::ApiTokens;
 use crate::browser::BrowserPolicy;
 use crate::clock::SystemClock;
@@ -31,6 +33,10 @@ pub(crate) struct Broker {
     pub(crate) tokens: ApiTokens,
     /// What namespaces share at the API.
     pub(crate) limits: Arc<ApiLimits>,
+    /// Operations that this broker has taken.
+    pub(crate) operations: Operations,
+    /// What happens, once a second, for those who listen.
+    pub(crate) live: LiveFeeds,
     pub(crate) browser_policy: BrowserPolicy,
     /// Which addresses webhooks may call.
     pub(crate) guard: Guard,

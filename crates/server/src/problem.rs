@@ -21,6 +21,7 @@ use serde_json::value::RawValue;
 use tonic::Code;
 use utoipa::ToSchema;
 
+use crate::auth::Rights;
 use crate::schema::documented;
 use crate::task_form::TaskAnswer;
 
@@ -60,6 +61,7 @@ problem_types! {
     TaskNotFound = ("task-not-found", "Task not found", NOT_FOUND);
     DeadLetterNotFound = ("dead-letter-not-found", "Dead letter not found", NOT_FOUND);
     AlarmNotFound = ("alarm-not-found", "Alarm not found", NOT_FOUND);
+    OperationNotFound = ("operation-not-found", "Operation not found", NOT_FOUND);
     Unauthenticated = ("unauthenticated", "Unauthenticated", UNAUTHORIZED);
     Forbidden = ("forbidden", "Forbidden", FORBIDDEN);
     CrossOrigin = ("cross-origin", "Cross-origin call", FORBIDDEN);
@@ -197,6 +199,13 @@ impl Problem {
         Self::new(ProblemType::NotFound, detail)
     }
 
+    /// The console of this broker has no such file.
+    pub(crate) fn no_console_file() -> Self {
+        let detail = "the console of this broker has no such file; if the broker has been updated, \
+                      load the page again";
+        Self::new(ProblemType::NotFound, detail)
+    }
+
     pub(crate) fn task_not_found(task: TaskRef<'_>) -> Self {
         let (name, namespace) = (task.name, task.namespace.as_str());
         let detail = format!("task {name:?} not found in namespace {namespace:?}");
@@ -224,25 +233,46 @@ impl Problem {
         Self::new(ProblemType::AlarmNotFound, detail)
     }
 
+    /// Operations are kept by the broker that took them.
+    pub(crate) fn operation_not_found(namespace: &Namespace, id: &str) -> Self {
+        let namespace = namespace.as_str();
+        let detail = format!(
+            "operation {id:?} not found in namespace {namespace:?}; an operation is known to the \
+             broker that took it, until that broker stops"
+        );
+        Self::new(ProblemType::OperationNotFound, detail)
+    }
+
+    /// A namespace has as many operations as it may have.
+    pub(crate) fn too_many_operations(namespace: &Namespace, running_max: usize) -> Self {
+        let namespace = namespace.as_str();
+        let detail = format!(
+            "{running_max} operations of namespace {namespace:?} run on this broker already; retry \
+             when one of them has ended, or stop one"
+        );
+        Self::new(ProblemType::ShareUsedUp, detail)
+    }
+
     /// The call has no token, or a wrong one.
     pub(crate) fn unauthenticated() -> Self {
         let detail = "a valid token is required: send it as `Authorization: Bearer TOKEN`";
         Self::new(ProblemType::Unauthenticated, detail)
     }
 
-    /// The token is valid, but not for this namespace or route.
+    /// The token is valid, but the route needs an admin token, or a valid namespace.
     pub(crate) fn forbidden() -> Self {
-        let detail = "the token does not grant this call; \
-                      use a token of this namespace, or an admin token";
+        let detail = "the token does not grant this call; use an admin token";
         Self::new(ProblemType::Forbidden, detail)
     }
 
-    /// The token is valid, but for another namespace.
-    pub(crate) fn namespace_forbidden(namespace: &Namespace) -> Self {
+    /// The token is valid, but has none of these rights in the namespace.
+    pub(crate) fn right_missing(one_of: Rights, namespace: &Namespace) -> Self {
         let namespace = namespace.as_str();
+        let rights: Vec<String> = one_of.names().map(|name| format!("`{name}`")).collect();
         let detail = format!(
-            "the token does not grant access to namespace {namespace:?}; \
-             use a token of this namespace, or an admin token"
+            "the token does not grant the right {} in namespace {namespace:?}; \
+             use a token that does, or an admin token",
+            rights.join(" or ")
         );
         Self::new(ProblemType::Forbidden, detail)
     }

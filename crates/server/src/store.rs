@@ -7,12 +7,12 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use punctual_core::{
-    BrokerId, DeadLetter, Epoch, FireId, FireRecord, Lease, Namespace, PartitionId, Seat, Task,
-    TaskId, TaskKey, Timestamp,
+    BrokerId, Clock as _, DeadLetter, DeadReason, Epoch, FireId, FireRecord, Lease, Namespace,
+    PartitionId, Seat, Task, TaskId, TaskKey, TaskState, Timestamp,
 };
 use punctual_store::{
-    Batch, CountedNamespace, Counts, Filter, FireFilter, FirePosition, Head, LeaseStore, Page,
-    Position, Retention, StoreError, Swept, TaskStore,
+    Batch, Change, CountedGroup, CountedNamespace, Counts, DueSteps, Filter, FireFilter,
+    FirePosition, Head, LeaseStore, Page, Position, Retention, StoreError, Swept, TaskStore,
 };
 use punctual_store_any::AnyStore;
 use punctual_store_redis::RedisStore;
@@ -56,6 +56,20 @@ impl MeteredStore {
         self.store.shared().cloned()
     }
 
+    /// The name of the cluster, if several brokers share the store.
+    pub(crate) fn cluster(&self) -> Option<&str> {
+        self.store.shared().map(|store| store.cluster())
+    }
+
+    /// The kind of the store, as answers name it.
+    pub(crate) fn kind(&self) -> &'static str {
+        match self.store {
+            AnyStore::Memory(_) => "memory",
+            AnyStore::Embedded(_) => "embedded",
+            AnyStore::Redis(_) => "redis",
+        }
+    }
+
     /// Reports the calls that follow to `telemetry`.
     pub(crate) fn tell(&self, telemetry: Telemetry, clock: Arc<SystemClock>) {
         let _ = self.meter.set(Meter { telemetry, clock });
@@ -95,17 +109,19 @@ impl MeteredStore {
         Some(took)
     }
 
-    /// Awaits a commit of so many changes, and reports how long it took.
+    /// Awaits a commit, and reports how long it took and which fires died with it.
     async fn metered_commit(
         &self,
-        changes: usize,
+        batch: CommittedBatch,
         commit: impl Future<Output = Result<(), StoreError>>,
     ) -> Result<(), StoreError> {
         let started = self.reading();
         let applied = commit.await;
         let took = self.answered(StoreCall::apply, started);
         if let (Some(meter), Some(took), Ok(())) = (self.meter.get(), took, &applied) {
-            meter.telemetry.commit(changes, took);
+            meter.telemetry.commit(batch.changes, took);
+            let now = meter.clock.now();
+            batch.dead.iter().for_each(|namespace| meter.telemetry.dead_letter(namespace, now));
         }
         applied
     }
@@ -116,6 +132,29 @@ impl MeteredStore {
     }
 }
 
+/// What is counted of a batch once it is durable.
+struct CommittedBatch {
+    changes: usize,
+    /// The namespace of each fire that ends as a dead letter.
+    dead: Vec<Namespace>,
+}
+
+impl CommittedBatch {
+    fn of(batch: &Batch) -> Self {
+        let dead = batch.changes.iter().filter_map(dead_letter_of).collect();
+        Self { changes: batch.changes.len(), dead }
+    }
+}
+
+/// The namespace of a fire that ends as a dead letter. The claim of an at-most-once fire is not its
+/// end: it is written before the fire is sent, while the task is scheduled.
+fn dead_letter_of(change: &Arc<Change>) -> Option<Namespace> {
+    let Change::Dead { letter, was, .. } = &**change else { return None };
+    let is_living = matches!(was.state, TaskState::Scheduled | TaskState::Paused);
+    let is_claim = letter.reason == DeadReason::Unknown && is_living;
+    (!is_claim).then(|| letter.task.definition.namespace.clone())
+}
+
 impl TaskStore for MeteredStore {
     async fn apply(
         &self,
@@ -123,8 +162,8 @@ impl TaskStore for MeteredStore {
         epoch: Epoch,
         batch: Batch,
     ) -> Result<(), StoreError> {
-        let changes = batch.changes.len();
-        self.metered_commit(changes, self.store.apply(partition, epoch, batch)).await
+        let committed = CommittedBatch::of(&batch);
+        self.metered_commit(committed, self.store.apply(partition, epoch, batch)).await
     }
 
     async fn apply_here(
@@ -134,8 +173,8 @@ impl TaskStore for MeteredStore {
         batch: Batch,
         spare: Duration,
     ) -> Result<(), StoreError> {
-        let changes = batch.changes.len();
-        self.metered_commit(changes, self.store.apply_here(partition, epoch, batch, spare)).await
+        let committed = CommittedBatch::of(&batch);
+        self.metered_commit(committed, self.store.apply_here(partition, epoch, batch, spare)).await
     }
 
     async fn load(
@@ -236,6 +275,23 @@ impl TaskStore for MeteredStore {
         namespace: &Namespace,
     ) -> Result<Counts, StoreError> {
         self.store.counts(partition, namespace).await
+    }
+
+    async fn due_counts(
+        &self,
+        partition: PartitionId,
+        namespace: &Namespace,
+        steps: &DueSteps,
+    ) -> Result<Vec<i64>, StoreError> {
+        self.store.due_counts(partition, namespace, steps).await
+    }
+
+    async fn letter_groups(
+        &self,
+        partition: PartitionId,
+        namespace: &Namespace,
+    ) -> Result<Vec<CountedGroup>, StoreError> {
+        self.store.letter_groups(partition, namespace).await
     }
 
     async fn namespaces(

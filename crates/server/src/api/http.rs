@@ -1,7 +1,8 @@
 //! The HTTP API: requests become commands, replies become JSON.
 //!
-//! `tasks`, `explain`, `fires`, `dead_letters`, `alarms`, `queues`, `workers`, `stats`,
-//! `namespaces`, `forecast`, `preview` and `health` hold the routes.
+//! `tasks`, `explain`, `fires`, `dead_letters`, `operations`, `alarms`, `queues`, `workers`,
+//! `stats`, `namespaces`, `forecast`, `series`, `live`, `preview`, `health`, `whoami` and `console`
+//! hold the routes.
 //! `admission` checks every request first, `fast_path` answers the most frequent ones without the
 //! router, `request` reads paths, queries and bodies, `preference` how much of a task a caller
 //! wants back, `response` writes successes, `page_cursor` spells cursors, and `openapi` makes the
@@ -10,22 +11,27 @@
 
 mod admission;
 mod alarms;
+mod console;
 mod dead_letters;
 mod explain;
 pub(super) mod fast_path;
 mod fires;
 pub(super) mod forecast;
 pub(crate) mod health;
+mod live;
 mod namespaces;
 mod openapi;
+mod operations;
 pub(super) mod page_cursor;
 mod preference;
 pub mod preview;
 mod queues;
 mod request;
 mod response;
+mod series;
 mod stats;
 mod tasks;
+mod whoami;
 mod workers;
 
 use std::sync::Arc;
@@ -34,6 +40,7 @@ use axum::Router;
 use axum::extract::State;
 use axum::middleware::from_fn_with_state;
 use axum::response::IntoResponse;
+use axum::routing::get;
 use http::header::CONTENT_TYPE;
 use punctual_core::Clock as _;
 use utoipa::openapi::OpenApi;
@@ -73,7 +80,7 @@ async fn metrics(State(broker): State<Arc<Broker>>) -> impl IntoResponse {
 }
 
 /// Returns all routes and their part of the OpenAPI document. A route that is not listed here is
-/// neither served nor documented.
+/// neither served nor documented; the console is no part of the document.
 pub(crate) fn routes() -> (Router<Arc<Broker>>, OpenApi) {
     OpenApiRouter::with_openapi(openapi::base())
         .routes(routes!(batch::create, list::list))
@@ -88,14 +95,21 @@ pub(crate) fn routes() -> (Router<Arc<Broker>>, OpenApi) {
         .routes(routes!(batch::touch))
         .routes(routes!(batch::cancel))
         .routes(routes!(dead_letters::list))
+        .routes(routes!(dead_letters::groups))
         .routes(routes!(dead_letters::redrive))
+        .routes(routes!(dead_letters::delete_many))
         .routes(routes!(dead_letters::delete))
+        .routes(routes!(operations::start, operations::list))
+        .routes(routes!(operations::show, operations::stop))
         .routes(routes!(alarms::list))
         .routes(routes!(alarms::put, alarms::show, alarms::delete))
         .routes(routes!(alarms::test))
         .routes(routes!(stats::stats))
         .routes(routes!(namespaces::list))
         .routes(routes!(forecast::forecast))
+        .routes(routes!(series::series))
+        .routes(routes!(live::namespace))
+        .routes(routes!(live::all))
         .routes(routes!(preview::preview))
         .routes(routes!(workers::queues))
         .routes(routes!(workers::workers))
@@ -105,9 +119,12 @@ pub(crate) fn routes() -> (Router<Arc<Broker>>, OpenApi) {
         .routes(routes!(queues::refuse))
         .routes(routes!(queues::extend))
         .routes(routes!(health::topology))
+        .routes(routes!(whoami::whoami))
         .routes(routes!(health::livez))
         .routes(routes!(health::readyz))
         .routes(routes!(openapi::show))
         .routes(routes!(metrics))
+        .route("/", get(console::page))
+        .route("/console/{hash}/{*file}", get(console::file))
         .split_for_parts()
 }

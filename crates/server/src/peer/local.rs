@@ -9,9 +9,10 @@ use punctual_core::{Clock as _, Epoch, Namespace, PartitionId};
 use punctual_engine::{Command, EngineError, Gauges, InFlight, Replies, Report};
 
 use super::{LocalBroker, PeerError, Polled};
-use crate::alarms::windows::{WindowSpec, WindowSum};
 use crate::broker::Broker;
 use crate::courier::queue::{LeaseToken, PollOptions, SettleResult, SettleScope, Settlement};
+use crate::measures::series::EndSeries;
+use crate::measures::windows::{WindowSpec, WindowSum};
 use crate::namespace_view::{NamespaceView, ViewQuery};
 use crate::view_namespace::view_here;
 
@@ -59,6 +60,10 @@ impl LocalBroker for Broker {
 
     fn measure(&self, windows: &[WindowSpec]) -> Vec<WindowSum> {
         self.telemetry.windows().read(windows, self.clock.now())
+    }
+
+    fn series(&self, namespace: &Namespace) -> EndSeries {
+        self.telemetry.series().read(namespace, self.clock.now())
     }
 
     async fn poll(&self, options: PollOptions) -> Result<Vec<Polled>, PeerError> {

@@ -30,11 +30,12 @@ use tonic::transport::Endpoint;
 use tonic::{Code, Request};
 
 use super::*;
-use crate::alarms::windows::{WindowSpec, WindowSum};
 use crate::courier::queue::{
     LeaseToken, PollOptions, SettleResult, SettleScope, Settlement, WorkerLabel,
 };
 use crate::listen::{self, Callers, ConnectionStage};
+use crate::measures::series::EndSeries;
+use crate::measures::windows::{WindowSpec, WindowSum};
 use crate::namespace_view::{NamespaceView, ViewQuery};
 use crate::telemetry::Telemetry;
 use crate::tls::Tls;
@@ -167,6 +168,11 @@ impl LocalBroker for FakeBroker {
             ..WindowSum::empty(Timestamp::EPOCH)
         };
         windows.iter().map(sum).collect()
+    }
+
+    fn series(&self, namespace: &Namespace) -> EndSeries {
+        assert_eq!(*namespace, shop());
+        EndSeries { since: Some(Timestamp::EPOCH), rows: Vec::new() }
     }
 
     async fn poll(&self, options: PollOptions) -> Result<Vec<Polled>, PeerError> {

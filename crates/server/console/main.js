@@ -1,0 +1,2 @@
+// The entry of the console.
+document.body.textContent = 'Punctual';
