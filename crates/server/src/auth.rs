@@ -24,7 +24,7 @@ use crate::problem::{Problem, ProblemType};
 /// The right that a route requires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Right {
-    /// None: health checks contain no secrets.
+    /// None: health checks and the files of the console contain no secrets.
     Public,
     /// Any token.
     Any,
@@ -36,6 +36,8 @@ enum Right {
 
 /// The right that each route requires. Path parameters are written `{}`.
 const RIGHTS: &[(&str, &str, Right)] = &[
+    ("GET", "/", Right::Public),
+    ("GET", "/console/{}/{*file}", Right::Public),
     ("GET", "/livez", Right::Public),
     ("GET", "/readyz", Right::Public),
     ("GET", "/metrics", Right::Admin),

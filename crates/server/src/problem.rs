@@ -197,6 +197,13 @@ impl Problem {
         Self::new(ProblemType::NotFound, detail)
     }
 
+    /// The console of this broker has no such file.
+    pub(crate) fn no_console_file() -> Self {
+        let detail = "the console of this broker has no such file; if the broker has been updated, \
+                      load the page again";
+        Self::new(ProblemType::NotFound, detail)
+    }
+
     pub(crate) fn task_not_found(task: TaskRef<'_>) -> Self {
         let (name, namespace) = (task.name, task.namespace.as_str());
         let detail = format!("task {name:?} not found in namespace {namespace:?}");

@@ -6,6 +6,7 @@ mod alarms;
 mod batches;
 mod bodies;
 mod causes;
+mod console;
 mod dead_letters;
 mod explain;
 mod fires;

@@ -1,13 +1,14 @@
 //! The HTTP API: requests become commands, replies become JSON.
 //!
 //! `tasks`, `explain`, `fires`, `dead_letters`, `alarms`, `queues`, `workers`, `stats`,
-//! `namespaces`, `forecast`, `preview` and `health` hold the routes.
+//! `namespaces`, `forecast`, `preview`, `health` and `console` hold the routes.
 //! `admission` checks every request first, `request` reads paths, queries and bodies, `response`
 //! writes successes, `page_cursor` spells cursors, and `openapi` makes the document.
 //! A new route needs a right in `auth`; without one it is refused.
 
 mod admission;
 mod alarms;
+mod console;
 mod dead_letters;
 mod explain;
 mod fires;
@@ -30,6 +31,7 @@ use axum::Router;
 use axum::extract::State;
 use axum::middleware::from_fn_with_state;
 use axum::response::IntoResponse;
+use axum::routing::get;
 use http::header::CONTENT_TYPE;
 use punctual_core::Clock as _;
 use utoipa::openapi::OpenApi;
@@ -69,7 +71,7 @@ async fn metrics(State(broker): State<Arc<Broker>>) -> impl IntoResponse {
 }
 
 /// Returns all routes and their part of the OpenAPI document. A route that is not listed here is
-/// neither served nor documented.
+/// neither served nor documented; the console is no part of the document.
 pub(crate) fn routes() -> (Router<Arc<Broker>>, OpenApi) {
     OpenApiRouter::with_openapi(openapi::base())
         .routes(routes!(batch::create, list::list))
@@ -105,5 +107,7 @@ pub(crate) fn routes() -> (Router<Arc<Broker>>, OpenApi) {
         .routes(routes!(health::readyz))
         .routes(routes!(openapi::show))
         .routes(routes!(metrics))
+        .route("/", get(console::page))
+        .route("/console/{hash}/{*file}", get(console::file))
         .split_for_parts()
 }
