@@ -122,8 +122,9 @@ function TopBar({ who, setOpen, title, ns }) {
       <span aria-hidden="true">/</span>`}<span>${title}</span></div>
     <${Button} kind="search" icon="search" onClick=${() => setOpen('search')}>
       Search <kbd>Ctrl K</kbd></${Button}>
-    <${Button} kind=${`quiet live ${state}`} aria-pressed=${state === 'paused'} onClick=${togglePause}
-      title="Pause or continue live figures"><i aria-hidden="true"></i>${LIVE_WORDS[state]}</${Button}>
+    <${Button} kind=${`quiet live ${state}`} aria-pressed=${state === 'paused'}
+      title="Pause or continue live figures" onClick=${togglePause}>
+      <i aria-hidden="true"></i>${LIVE_WORDS[state]}</${Button}>
     <${Select} aria-label="Time zone" value=${zone.value}
       options=${ZONES.map((name) => [name, name])} onPick=${(name) => (zone.value = name)} />
     <${Select} aria-label="Colours" value=${localStorage.getItem(STORED) ?? ''} options=${SCHEMES}

@@ -28,8 +28,8 @@ function byDay(steps) {
   return [...days.values()];
 }
 
-// Levels grow with the logarithm: one herd does not make all other hours look empty.
-const level = (n, top) => (n ? Math.max(1, Math.ceil((Math.log1p(n) / Math.log1p(top)) * LEVELS)) : 0);
+// Levels grow with the root: one herd does not make all other hours look empty.
+const level = (n, top) => Math.ceil(Math.sqrt(n / top) * LEVELS);
 
 export function HeatMap({ ns, steps }) {
   const days = byDay(steps).slice(0, 7);
@@ -49,7 +49,8 @@ export function HeatMap({ ns, steps }) {
   return html`<div class="scroll"><table class="heat" ref=${table} onKeyDown=${move}>
     <caption>Expected fires per hour, ${zoneName()}. An hour opens its tasks.</caption>
     <thead><tr><th scope="col"><span class="unseen">Day</span></th>
-      ${HOURS.map((hour) => html`<th scope="col" class="num">${String(hour).padStart(2, '0')}</th>`)}
+      ${HOURS.map((hour) => html`<th scope="col" class="num">
+        ${String(hour).padStart(2, '0')}</th>`)}
       <th scope="col">Sum</th></tr></thead>
     <tbody>${days.map(({ day, weekday, hours }, row) => html`<tr>
       <th scope="row"><span class="num">${weekday} ${day.slice(5)}</span></th>

@@ -58,4 +58,4 @@ export function may(ns, ...rights) {
   const own = who.namespaces.find((one) => one.name === ns)?.rights ?? [];
   return rights.some((right) => own.includes(right));
 }
-export const isAdmin = () => Boolean(session.value && (!session.value.tokens || session.value.admin));
+export const isAdmin = () => !session.value.tokens || session.value.admin;

@@ -62,7 +62,8 @@ export function Loaded({ from, children }) {
   if (from.data !== undefined) {
     return html`<${ProblemBox} of=${from.error} />${children(from.data)}`;
   }
-  return from.error ? html`<${ProblemBox} of=${from.error} />` : html`<p class="empty">Loading…</p>`;
+  if (from.error) return html`<${ProblemBox} of=${from.error} />`;
+  return html`<p class="empty">Loading…</p>`;
 }
 
 // Loads data when `inputs` change, when views are refreshed, and each `every` milliseconds while
@@ -163,6 +164,11 @@ export const Select = ({ options, value, onPick, ...rest }) => html`
   <select value=${value} onChange=${(e) => onPick(e.target.value)} ...${rest}>
     ${options.map(([key, text]) => html`<option value=${key} selected=${key === value}>${text}
     </option>`)}</select>`;
+
+// A share from 0 to 1 as a bar; the number is beside it.
+export const Share = ({ of }) => html`<svg class="left" viewBox="0 0 100 8" aria-hidden="true"
+  preserveAspectRatio="none"><rect class="rail" width="100" height="8" />
+  <rect class="fill" width=${of * 100} height="8" /></svg>`;
 
 // A list of names and values.
 export const Facts = ({ of }) => html`<dl class="facts">${of.filter(Boolean).map(([name, value]) =>

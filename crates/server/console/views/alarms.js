@@ -33,7 +33,9 @@ const conditionWords = (when) => Object.entries(when).map(([name, fields]) =>
 const receiverWords = ({ http, chat, mail }) => (http ? http.url
   : chat ? chat.kind : mail ? mail.to.join(', ') : '–');
 
-const numeric = (value) => (typeof value === 'string' && /^[\d.]+$/.test(value) ? Number(value) : value);
+const numeric = (value) => (/^[\d.]+$/.test(value) ? Number(value) : value);
+
+const valueWords = (value) => (typeof value === 'number' ? count(value) : value ?? '–');
 
 function receiver(kind, address, secret) {
   if (kind === 'http') return { http: { url: address } };
@@ -91,7 +93,8 @@ function Editor({ ns, of }) {
         { required: true })}</${Field}>
       ${['dingtalk', 'feishu'].includes(to) && html`<${Field} label="Secret"
         hint=${of && 'Give it again: it is never shown'}>${input(secret, setSecret)}</${Field}>`}
-      <${Field} label="Repeat after" hint="Empty: no repetition">${input(repeat, setRepeat)}</${Field}>
+      <${Field} label="Repeat after" hint="Empty: no repetition">${input(repeat, setRepeat)}
+      </${Field}>
     </div>
     <${ProblemBox} of=${problem} />
     <div class="actions"><a class="button" href=${href([ns, 'alarms'])}>Discard</a>
@@ -122,7 +125,7 @@ function Rows({ ns, alarms }) {
   return alarms.map((alarm) => html`<tr key=${alarm.name}>
     <th scope="row">${alarm.name}</th><td><${State} of=${alarm.state} /></td>
     <td>${conditionWords(alarm.when)}</td>
-    <td class="num">${typeof alarm.value === 'number' ? count(alarm.value) : alarm.value ?? '–'}</td>
+    <td class="num">${valueWords(alarm.value)}</td>
     <td><${Time} at=${alarm.since} /></td><td class="cut">${receiverWords(alarm.to)}</td>
     <td>${alarm.last_notice ? html`<${State} of=${alarm.last_notice.state}
       text=${`${alarm.last_notice.kind}, ${alarm.last_notice.state}`} />${' '}

@@ -47,7 +47,8 @@ function useMoves(topology) {
 
 function Brokers({ brokers, leader }) {
   return html`<div class="scroll"><table><caption class="unseen">Brokers</caption><thead><tr>
-      <th>Broker</th><th>Role</th><th class="num">Partitions</th><th>Last heartbeat</th></tr></thead>
+      <th>Broker</th><th>Role</th><th class="num">Partitions</th><th>Last heartbeat</th></tr>
+    </thead>
     <tbody>${brokers.map(({ address, partitions, last_heartbeat: beat }, at) => html`<tr>
       <th scope="row"><span class=${`owner o${at % INKS}`}>${at + 1}</span> ${address}</th>
       <td>${address === leader ? html`<${State} of="done" text="leader" />` : 'broker'}

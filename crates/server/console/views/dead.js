@@ -15,7 +15,8 @@ const PAGE = 50;
 function Verbs({ ns, chosen }) {
   return may(ns, 'operate') && html`<div class="actions">
     <${Button} onClick=${() => letters(ns, 'redrive', chosen)}>Redrive</${Button}>
-    <${Button} kind="danger" onClick=${() => letters(ns, 'delete', chosen)}>Delete</${Button}></div>`;
+    <${Button} kind="danger" onClick=${() => letters(ns, 'delete', chosen)}>Delete</${Button}>
+  </div>`;
 }
 
 function Groups({ ns, groups, more, query }) {

@@ -12,8 +12,8 @@ import { Field, Loaded, Panel, ProblemBox, Select, say, useLoad } from '../parts
 
 
 // What the broker adds to a task, or what is a field of this page.
-const OWN = ['id', 'namespace', 'state', 'fire_at', 'nominal_at', 'version', 'attempt', 'created_at',
-  'updated_at', 'key', 'redriven', 'callback_of', 'in', 'at', 'cron', 'every', 'within', 'timezone',
+const OWN = ['id', 'namespace', 'state', 'fire_at', 'nominal_at', 'version', 'attempt',
+  'created_at', 'updated_at', 'key', 'redriven', 'callback_of', 'in', 'at', 'cron', 'every', 'within', 'timezone',
   'end', 'fired_at', 'ended_at', 'reason'];
 const KINDS = [['in', 'once, after'], ['at', 'once, at'], ['cron', 'cron'], ['every', 'every'],
   ['within', 'watch: silent for']];
@@ -57,7 +57,7 @@ function Preview({ cron, timezone, present }) {
       ${present.length > 0 && html`<td>${present[at] && html`<${Time} at=${present[at].fire_at} />`}
         </td>`}
       <td><${Time} at=${fire.fire_at} /></td><td><${Ago} at=${fire.fire_at} /></td>
-      <td class="num">${fire.local}</td><td>${fire.note ?? ''}</td></tr>`)}</tbody></table></div>`}
+      <td>${fire.local}</td><td>${fire.note ?? ''}</td></tr>`)}</tbody></table></div>`}
     </${Loaded}>`;
 }
 

@@ -143,8 +143,8 @@ export default function NamespaceView({ ns, query }) {
   return html`<h1>${ns}</h1>
     <${Loaded} from=${stats}>${(data) => html`<${Tiles} ns=${ns} stats=${data} />`}</${Loaded}>
     <${Rates} ns=${ns} />
-    ${waits.map(([text, link]) => html`<p class="warning"><${Icon} name="warning" />
-      <a href=${link}>${text}</a></p>`)}
+    ${waits.length > 0 && html`<ul class="warnings">${waits.map(([text, link]) => html`
+      <li><${Icon} name="warning" /><a href=${link}>${text}</a></li>`)}</ul>`}
     <${Panel} id="forecast" title="Next seven days" side=${html`
       <a href=${href([ns, 'timeline'])}>Timeline</a>`}>
       <${Loaded} from=${forecast}>${({ steps, complete, complete_until: until }) => html`

@@ -7,7 +7,7 @@ import { ask } from '../parts/dialog.js';
 import { go, href } from '../parts/route.js';
 import { may } from '../parts/session.js';
 import { Time, millis, span } from '../parts/time.js';
-import { Button, Empty, Loaded, State, say, useLoad } from '../parts/ui.js';
+import { Button, Empty, Loaded, Share, State, say, useLoad } from '../parts/ui.js';
 import { count } from '../parts/words.js';
 
 const POLL_MS = 1000;
@@ -23,9 +23,7 @@ const stop = (ns, id) => ask({
 
 function Progress({ of }) {
   const share = of.matched ? Math.min(1, (of.changed + of.failed) / of.matched) : 1;
-  return html`<svg class="left" viewBox="0 0 100 8" preserveAspectRatio="none" aria-hidden="true">
-    <rect class="rail" width="100" height="8" /><rect class="fill" width=${share * 100} height="8" />
-  </svg>`;
+  return html`<${Share} of=${share} />`;
 }
 
 const whereWords = (where) => Object.entries(where ?? {}).filter(([, value]) => value)
@@ -39,7 +37,8 @@ function Row({ ns, of, isChosen }) {
   };
   return html`<tr class=${isChosen ? 'selected' : ''}>
     <th scope="row">${of.do}</th><td><${State} of=${of.state} /></td>
-    <td class="break"><a data-row href=${href([ns, 'tasks'], of.where)}>${whereWords(of.where)}</a></td>
+    <td class="break"><a data-row href=${href([ns, 'tasks'], of.where)}>${whereWords(of.where)}</a>
+    </td>
     <td><${Progress} of=${of} /></td><td class="num">${count(of.matched)}</td>
     <td class="num">${count(of.changed)}</td>
     <td class=${`num ${of.failed ? 'bad' : ''}`}>${count(of.failed)}</td>
@@ -53,13 +52,14 @@ function Row({ ns, of, isChosen }) {
 export default function Operations({ ns, query }) {
   const found = useLoad((signal) => get([ns, 'operations'], {}, signal), [ns], { every: POLL_MS });
   return html`<h1>Operations</h1>
-    <p class="dim">Started from <a href=${href([ns, 'tasks'])}>Tasks</a> for all that match. A broker
-      keeps its operations until it stops.</p>
+    <p class="dim">Started from <a href=${href([ns, 'tasks'])}>Tasks</a> for all that match. A
+      broker keeps its operations until it stops.</p>
     <${Loaded} from=${found}>${({ operations }) => operations.length ? html`<div class="scroll">
       <table class="list"><caption class="unseen">Operations</caption><thead><tr><th>Verb</th>
         <th>State</th><th>Tasks</th><th>Progress</th><th class="num">Matched</th>
         <th class="num">Changed</th><th class="num">Failed</th><th>Started</th>
-        <th class="num">Took</th><th>By</th><th><span class="unseen">Actions</span></th></tr></thead>
+        <th class="num">Took</th><th>By</th><th><span class="unseen">Actions</span></th></tr>
+      </thead>
       <tbody>${operations.map((one) => html`<${Row} key=${one.id} ns=${ns} of=${one}
         isChosen=${one.id === query.id} />`)}</tbody></table></div>`
       : html`<${Empty}>No operation was started.</${Empty}>`}</${Loaded}>`;

@@ -41,11 +41,11 @@ function useGone(workers) {
     if (here.has(id)) continue;
     seen.current.delete(id);
     // A worker that polls is another one with each poll.
-    const isBack = workers.some((one) => one.name && one.name === worker.name);
-    if (!isBack) gone.current = [{ ...worker, goneAt: now() }, ...gone.current].slice(0, GONE_MAX);
+    gone.current = [{ ...worker, goneAt: now() }, ...gone.current].slice(0, GONE_MAX);
   }
   workers.forEach((worker) => seen.current.set(idOf(worker), worker));
-  gone.current = gone.current.filter(({ name }) => !workers.some((one) => name && one.name === name));
+  const isHere = ({ name }) => name && workers.some((one) => one.name === name);
+  gone.current = gone.current.filter((worker) => !isHere(worker));
   return gone.current;
 }
 

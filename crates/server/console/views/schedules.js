@@ -39,8 +39,8 @@ export default function Schedules({ ns, query }) {
   const tasks = page.data?.tasks ?? [];
   const fires = useLoad((stop) => lastFires(ns, tasks, stop), [ns, page.data]);
   return html`<div class="title"><h1>Schedules</h1><span class="grow"></span>
-      ${may(ns, 'produce') && html`<a class="button primary" href=${href([ns, 'new'])}>New task</a>`}
-    </div>
+      ${may(ns, 'produce') && html`<a class="button primary" href=${href([ns, 'new'])}>
+        New task</a>`}</div>
     <form class="filters" role="search" onSubmit=${(event) => event.preventDefault()}>
       <label><span>Key begins with</span><input data-filter value=${prefix ?? ''}
         spellcheck="false" onChange=${(event) =>

@@ -129,7 +129,7 @@ function Next({ of }) {
   return html`<div class="scroll"><table><caption class="unseen">Next fires</caption><thead><tr>
     <th>Due</th><th>When</th><th>In the zone of the schedule</th><th>Note</th></tr></thead>
     <tbody>${of.map((fire) => html`<tr><td><${Time} at=${fire.fire_at} /></td>
-      <td><${Ago} at=${fire.fire_at} /></td><td class="num">${fire.local}</td>
+      <td><${Ago} at=${fire.fire_at} /></td><td>${fire.local}</td>
       <td>${fire.why ?? ''}</td></tr>`)}</tbody></table></div>`;
 }
 

@@ -118,8 +118,8 @@ function TaskRows({ ns, tasks, selected, toggle }) {
       </a>`)}</td></tr>`)}</tbody>`;
 }
 
-const TaskHeads = () => html`<th>Task</th><th>State</th><th><${ZoneHead}>Due</${ZoneHead}></th>
-  <th>When</th><th>Schedule</th><th>Target</th><th class="num">Attempt</th><th>Labels</th>`;
+const TaskHeads = () => html`<th>Task</th><th>State</th>
+  <th><${ZoneHead}>Due</${ZoneHead}></th><th>When</th><th>Schedule</th><th>Target</th><th class="num">Attempt</th><th>Labels</th>`;
 
 function Bulk({ ns, query, selected }) {
   const verbs = [
@@ -155,8 +155,8 @@ export default function Tasks({ ns, query }) {
   const canPick = may(ns, 'produce', 'operate');
   return html`<div class="title"><h1>Tasks</h1><${Changes} ns=${ns} since=${page.data} />
       <span class="grow"></span><${Share} ns=${ns} query=${query} />
-      ${may(ns, 'produce') && html`<a class="button primary" href=${href([ns, 'new'])}>New task</a>`}
-    </div>
+      ${may(ns, 'produce') && html`<a class="button primary" href=${href([ns, 'new'])}>
+        New task</a>`}</div>
     <${Filters} key=${address} query=${query} />
     ${query.from && html`<p class="dim">Due from ${inZone(query.from)}
       ${query.to && ` until before ${inZone(query.to)}`}.</p>`}

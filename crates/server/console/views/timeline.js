@@ -78,7 +78,8 @@ function Bars({ ns, steps, zoom, level, at }) {
   return html`<div class="timeline" ref=${box} role="group" onKeyDown=${onKey}
     aria-label="Expected fires. Arrow keys move, Enter zooms in, Shift selects a range.">
     ${steps.map(({ from, fires }, index) => {
-      const label = `${hourName(starts[index])} ${zoneName(starts[index])}, ${plural(fires, 'fire')}`;
+      const when = `${hourName(starts[index])} ${zoneName(starts[index])}`;
+      const label = `${when}, ${plural(fires, 'fire')}`;
       return html`<button type="button" key=${from} title=${label} aria-label=${label}
         class=${inDrag(index) ? 'in' : ''} tabindex=${index === focus ? 0 : -1}
         onFocus=${() => setFocus(index)}
@@ -132,7 +133,8 @@ export default function Timeline({ ns, query }) {
     <${Loaded} from=${found}>${({ steps, complete, complete_until: until }) => {
       const total = steps.reduce((sum, { fires }) => sum + fires, 0);
       const top = Math.max(...steps.map(({ fires }) => fires));
-      return html`<p>${plural(total, 'fire')} expected, at most ${compact(top)} in ${span(zoom.step_ms)}.
+      return html`<p>${plural(total, 'fire')} expected, at most ${compact(top)} in${' '}
+          ${span(zoom.step_ms)}.
           ${!complete && ` Counted up to ${inZone(until)}.`}</p>
         <${Bars} key=${`${at}${zoom.for}`} ns=${ns} steps=${steps} zoom=${zoom} level=${level}
           at=${at} />

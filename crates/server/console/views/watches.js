@@ -7,7 +7,7 @@ import { get } from '../parts/api.js';
 import { href, nameOf, setQuery, taskHref } from '../parts/route.js';
 import { may } from '../parts/session.js';
 import { Ago, Time, ZoneHead, millis, now, parseSpan } from '../parts/time.js';
-import { Button, Empty, Loaded, Panel, State, useLoad } from '../parts/ui.js';
+import { Button, Empty, Loaded, Panel, Share, State, useLoad } from '../parts/ui.js';
 import { count } from '../parts/words.js';
 
 const SHOWN = 50;
@@ -16,19 +16,18 @@ const REFRESH_MS = 10_000;
 // How much of the time that a watch may be silent is left.
 function Left({ task }) {
   const share = Math.min(1, Math.max(0, (millis(task.fire_at) - now()) / parseSpan(task.within)));
-  return html`<svg class="left" viewBox="0 0 100 8" preserveAspectRatio="none" aria-hidden="true">
-    <rect class="rail" width="100" height="8" /><rect class="fill" width=${share * 100} height="8" />
-  </svg>`;
+  return html`<${Share} of=${share} />`;
 }
 
 function WatchTable({ ns, tasks, silent }) {
   return html`<div class="scroll"><table class="list"><caption class="unseen">Watches</caption>
     <thead><tr><th>Watch</th><th>State</th><th>Silent for</th>
       <th><${ZoneHead}>${silent ? 'Fired' : 'Fires'}</${ZoneHead}></th><th>When</th>
-      ${!silent && html`<th>Time left</th>`}<th><span class="unseen">Actions</span></th></tr></thead>
+      ${!silent && html`<th>Time left</th>`}<th><span class="unseen">Actions</span></th></tr>
+    </thead>
     <tbody>${tasks.map((task) => html`<tr key=${task.id}>
       <th scope="row"><a data-row class="cut" href=${taskHref(ns, task)}>${nameOf(task)}</a></th>
-      <td><${State} of=${silent ? 'silent' : task.state === 'scheduled' ? 'alive' : task.state} /></td>
+      <td><${State} of=${silent ? 'silent' : 'alive'} /></td>
       <td class="num">${task.within}</td><td><${Time} at=${task.fire_at} plain /></td>
       <td><${Ago} at=${task.fire_at} /></td>
       ${!silent && html`<td><${Left} task=${task} /></td>`}
@@ -61,11 +60,13 @@ export default function Watches({ ns, query }) {
       </label></form>
     <${Panel} id="silent" title="Silent now" side=${html`
       <a href=${href([ns, 'tasks'], { kind: 'watch', state: 'done' })}>All</a>`}>
-      <${Loaded} from=${silent[0]}>${() => table(silentTasks, true, 'No watch is silent.')}</${Loaded}>
+      <${Loaded} from=${silent[0]}>${() => table(silentTasks, true, 'No watch is silent.')}
+      </${Loaded}>
     </${Panel}>
     <${Panel} id="alive" title=${`Alive: the ${SHOWN} that fire first, unless they are touched`}
       side=${html`<a href=${href([ns, 'tasks'], { kind: 'watch', state: 'scheduled' })}>All</a>`}>
-      <${Loaded} from=${alive}>${({ tasks }) => table(tasks, false, 'No watch is armed.')}</${Loaded}>
+      <${Loaded} from=${alive}>${({ tasks }) => table(tasks, false, 'No watch is armed.')}
+      </${Loaded}>
     </${Panel}>
     ${back.length > 0 && html`<${Panel} id="back" title="Came back, among the last 200 fires">
       <ul class="plain">${back.map((fire) => html`<li><a href=${href([ns, 'tasks', fire.key
