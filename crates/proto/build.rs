@@ -8,13 +8,14 @@ use std::{env, fs};
 
 use prost::Message;
 
-const FILES: [&str; 7] = [
+const FILES: [&str; 8] = [
     "punctual/v1/alarms.proto",
     "punctual/v1/fire.proto",
     "punctual/v1/namespaces.proto",
     "punctual/v1/preview.proto",
     "punctual/v1/task.proto",
     "punctual/v1/tasks.proto",
+    "punctual/v1/whoami.proto",
     "punctual/v1/workers.proto",
 ];
 /// Calls between brokers are internal, so they are not in the descriptors for reflection.

@@ -70,7 +70,9 @@ pub use crate::alarm::{
     NoticeTarget, RobotKind,
 };
 pub use crate::answer::{CancelResult, Page, Touched};
-pub use crate::client::reads::{CronExpression, CronPreview, NamespaceInfo, NamespacePage};
+pub use crate::client::reads::{
+    CronExpression, CronPreview, NamespaceInfo, NamespacePage, WhoAmI,
+};
 pub use crate::client::{Client, ClientBuilder};
 pub use crate::dedup::{Dedup, FireSeen as Seen};
 pub use crate::delivery::{Delivery, FireId, Occasion};

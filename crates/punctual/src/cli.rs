@@ -20,6 +20,7 @@ mod stats;
 mod tasks;
 mod time;
 mod topology;
+mod whoami;
 mod workers;
 
 use clap::Subcommand;
@@ -75,6 +76,8 @@ pub(crate) enum BrokerCommand {
     Preview(preview::PreviewArgs),
     /// Show the brokers of a cluster and their partitions
     Topology(topology::TopologyArgs),
+    /// Show what the token grants, and which broker answers
+    Whoami(whoami::WhoAmIArgs),
     /// Receive deliveries of a queue, print them and ack them
     Listen(listen::ListenArgs),
 }
@@ -102,6 +105,7 @@ pub(crate) fn run(command: BrokerCommand) -> anyhow::Result<()> {
         BrokerCommand::Forecast(args) => args.run(),
         BrokerCommand::Preview(args) => args.run(),
         BrokerCommand::Topology(args) => args.run(),
+        BrokerCommand::Whoami(args) => args.run(),
         BrokerCommand::Listen(args) => args.run(),
     }
 }

@@ -99,8 +99,10 @@ pub(crate) struct Settings {
     #[arg(long, env = "PUNCTUAL_LOG_FORMAT")]
     pub(crate) log_format: Option<LogFormatArg>,
 
-    /// Token that may do everything in one namespace; repeat it, or separate several by commas
-    #[arg(long = "token", value_name = "NAMESPACE=SECRET|NAMESPACE=@FILE", value_delimiter = ',')]
+    /// Token of one namespace: with all rights, or with some of read, produce, consume and operate
+    /// (`shop:read+operate=SECRET`); repeat it, or separate several by commas. A secret in a file
+    /// (`@FILE`) is read again when the file changes
+    #[arg(long = "token", value_name = "NAMESPACE[:RIGHTS]=SECRET|@FILE", value_delimiter = ',')]
     #[arg(env = "PUNCTUAL_TOKENS", hide_env_values = true)]
     #[serde(deserialize_with = "hidden")]
     pub(crate) tokens: Option<Vec<SecretText>>,

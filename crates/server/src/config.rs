@@ -14,7 +14,7 @@ use punctual_core::{ANSWER_BYTES_MAX, BrokerId, Namespace};
 use punctual_store::Retention;
 use rustix::process::{Resource, getrlimit};
 
-use crate::auth::{ApiToken, Grant};
+use crate::auth::{ApiToken, Grant, Rights};
 use crate::courier::{MailServer, MailServerUrl, Reach, SigningSecret, Signs, SmtpCredentials};
 use crate::listen::CONNECTIONS_MAX;
 use crate::tls::{Authorities, Tls, TlsError};
@@ -183,20 +183,36 @@ impl Config {
     }
 }
 
-/// Parses a token of a namespace: `NAMESPACE=SECRET` or `NAMESPACE=@/path/to/file`.
+/// Parses a token of a namespace: `NAMESPACE=SECRET` grants all rights,
+/// `NAMESPACE:RIGHT+RIGHT=SECRET` some of them. The secret may be `@/path/to/file`.
 pub fn token(text: &str) -> Result<ApiToken, ConfigError> {
     const KEY: &str = "tokens";
-    let (name, secret) = pair(KEY, text)?;
-    let grant = Grant::Namespace(namespace(KEY, name)?);
-    let secret = secret_of(KEY, secret)?;
-    ApiToken::new(grant, &secret).map_err(|error| bad(KEY, format!("the secret of {name} {error}")))
+    let (granted, secret) = pair(KEY, text)?;
+    let (name, rights) = match granted.split_once(':') {
+        None => (granted, Rights::ALL),
+        Some((name, rights)) => {
+            let rights = Rights::parse(rights);
+            (name, rights.map_err(|problem| bad(KEY, format!("token of {name}: {problem}")))?)
+        }
+    };
+    let grant = Grant::Namespace(namespace(KEY, name)?, rights);
+    api_token(KEY, grant, secret)
 }
 
 /// Parses an admin token: `SECRET` or `@/path/to/file`.
 pub fn admin_token(text: &str) -> Result<ApiToken, ConfigError> {
-    const KEY: &str = "admin_tokens";
-    let secret = secret_of(KEY, text)?;
-    ApiToken::new(Grant::Admin, &secret).map_err(|error| bad(KEY, error.to_string()))
+    api_token("admin_tokens", Grant::Admin, text)
+}
+
+fn api_token(key: &'static str, grant: Grant, text: &str) -> Result<ApiToken, ConfigError> {
+    let secret = secret_of(key, text)?;
+    let named = grant.to_string();
+    let token = ApiToken::new(grant, &secret)
+        .map_err(|error| bad(key, format!("the secret of {named} {error}")))?;
+    Ok(match text.strip_prefix('@') {
+        Some(path) => token.of_file(PathBuf::from(path)),
+        None => token,
+    })
 }
 
 /// Parses a signing secret: `NAMESPACE=whsec_…` or `NAMESPACE=@/path/to/file`. The namespace `*`
@@ -310,6 +326,14 @@ fn secret_in(key: &'static str, path: &Path) -> Result<String, ConfigError> {
     }
     // Editors and `echo` end a file with a line break.
     Ok(std::fs::read_to_string(path).map_err(unreadable)?.trim_end().to_owned())
+}
+
+/// Reads a secret again. The error does not repeat the contents of the file.
+pub(crate) fn read_secret(path: &Path) -> Result<String, String> {
+    secret_in("tokens", path).map_err(|error| match std::error::Error::source(&error) {
+        Some(source) => format!("{error}: {source}"),
+        None => error.to_string(),
+    })
 }
 
 fn bad(key: &'static str, problem: String) -> ConfigError {

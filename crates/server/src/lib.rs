@@ -41,7 +41,7 @@ mod tls;
 mod view_namespace;
 
 pub use api::http::preview;
-pub use auth::{ApiToken, Grant, TokenError};
+pub use auth::{ApiToken, Grant, Right, Rights, TokenError};
 pub use config::{Config, ConfigError, Sharing};
 pub use courier::{MailServer, Reach, SecretError, SigningSecret, Signs};
 pub use error::BrokerError;

@@ -21,6 +21,7 @@ use serde_json::value::RawValue;
 use tonic::Code;
 use utoipa::ToSchema;
 
+use crate::auth::Rights;
 use crate::schema::documented;
 use crate::task_form::TaskAnswer;
 
@@ -237,19 +238,20 @@ impl Problem {
         Self::new(ProblemType::Unauthenticated, detail)
     }
 
-    /// The token is valid, but not for this namespace or route.
+    /// The token is valid, but the route needs an admin token, or a valid namespace.
     pub(crate) fn forbidden() -> Self {
-        let detail = "the token does not grant this call; \
-                      use a token of this namespace, or an admin token";
+        let detail = "the token does not grant this call; use an admin token";
         Self::new(ProblemType::Forbidden, detail)
     }
 
-    /// The token is valid, but for another namespace.
-    pub(crate) fn namespace_forbidden(namespace: &Namespace) -> Self {
+    /// The token is valid, but has none of these rights in the namespace.
+    pub(crate) fn right_missing(one_of: Rights, namespace: &Namespace) -> Self {
         let namespace = namespace.as_str();
+        let rights: Vec<String> = one_of.names().map(|name| format!("`{name}`")).collect();
         let detail = format!(
-            "the token does not grant access to namespace {namespace:?}; \
-             use a token of this namespace, or an admin token"
+            "the token does not grant the right {} in namespace {namespace:?}; \
+             use a token that does, or an admin token",
+            rights.join(" or ")
         );
         Self::new(ProblemType::Forbidden, detail)
     }

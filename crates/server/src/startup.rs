@@ -76,7 +76,9 @@ pub async fn run(
             }
         };
         let alarms = alarms::evaluate::watch(Arc::clone(&broker));
-        tokio::join!(accepting, hub.watch(), broker.clock.watch(&telemetry), renewing, alarms);
+        let tokens = broker.tokens.watch_files();
+        let clock = broker.clock.watch(&telemetry);
+        tokio::join!(accepting, hub.watch(), clock, renewing, tokens, alarms);
     });
     let failed = tokio::select! {
         () = stop => None,

@@ -56,6 +56,20 @@ impl MeteredStore {
         self.store.shared().cloned()
     }
 
+    /// The name of the cluster, if several brokers share the store.
+    pub(crate) fn cluster(&self) -> Option<&str> {
+        self.store.shared().map(|store| store.cluster())
+    }
+
+    /// The kind of the store, as answers name it.
+    pub(crate) fn kind(&self) -> &'static str {
+        match self.store {
+            AnyStore::Memory(_) => "memory",
+            AnyStore::Embedded(_) => "embedded",
+            AnyStore::Redis(_) => "redis",
+        }
+    }
+
     /// Reports the calls that follow to `telemetry`.
     pub(crate) fn tell(&self, telemetry: Telemetry, clock: Arc<SystemClock>) {
         let _ = self.meter.set(Meter { telemetry, clock });

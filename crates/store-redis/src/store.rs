@@ -66,6 +66,12 @@ impl std::fmt::Debug for RedisStore {
 }
 
 impl RedisStore {
+    /// The name of the cluster of brokers that share it.
+    #[must_use]
+    pub fn cluster(&self) -> &str {
+        &self.cluster
+    }
+
     /// Returns how often Redis lost writes that it had acknowledged. See [`Rewound`].
     #[must_use]
     pub fn rewinds(&self) -> u64 {

@@ -189,6 +189,11 @@ impl TestBroker {
         Self { process, dir, address: client.address, client, document }
     }
 
+    /// The process, with its log.
+    pub fn process(&self) -> &BrokerProcess {
+        &self.process
+    }
+
     /// Sends a request and returns the status and the JSON of the answer.
     ///
     /// Every answer must follow the OpenAPI document of the broker, and every one with a status of

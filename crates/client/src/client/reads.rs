@@ -1,6 +1,7 @@
-//! Calls of no namespace: the list of namespaces, and the preview of a cron expression.
+//! Calls of no namespace: what the token grants, the list of namespaces, and the preview of a cron
+//! expression.
 //!
-//! Both only read, so the client repeats them.
+//! All of them only read, so the client repeats them.
 
 use punctual_proto::v1;
 
@@ -12,6 +13,27 @@ use crate::wire::non_empty;
 use crate::{Error, Gap, Timestamp, Twice};
 
 impl Client {
+    /// Returns what the token of this client grants, and which broker answers.
+    ///
+    /// # Errors
+    /// [`Error::Problem`] with status 401 if the broker requires another token; any other
+    /// [`Error`].
+    pub async fn whoami(&self) -> Result<WhoAmI, Error> {
+        let call = |mut tasks: TasksStub| async move { tasks.who_am_i(v1::WhoAmIRequest {}).await };
+        let answer = self.state.call(RetryWhen::Always, call).await?;
+        let granted = |it: v1::GrantedNamespace| (it.name, it.rights);
+        Ok(WhoAmI {
+            tokens: answer.tokens,
+            admin: answer.admin,
+            namespaces: answer.namespaces.into_iter().map(granted).collect(),
+            broker: answer.broker,
+            cluster: non_empty(answer.cluster),
+            store: answer.store,
+            version: answer.version,
+            time: Timestamp::from_millis(answer.time_ms),
+        })
+    }
+
     /// Returns a page of all namespaces that ever had a task, by name: at most `limit`, after the
     /// [`NamespacePage::next`] of another page. Needs an admin token.
     ///
@@ -68,6 +90,29 @@ fn namespace_info(namespace: v1::NamespaceInfo) -> NamespaceInfo {
         cancelled: namespace.cancelled,
         dead_letters: namespace.dead_letters,
     }
+}
+
+/// What a token grants, and which broker says so.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct WhoAmI {
+    /// Whether the broker has tokens. Without any, every caller is an admin.
+    pub tokens: bool,
+    /// Whether the token is an admin token, which grants everything.
+    pub admin: bool,
+    /// The rights of the token by namespace (`read`, `produce`, `consume`, `operate`); empty for
+    /// an admin.
+    pub namespaces: Vec<(String, Vec<String>)>,
+    /// `HOST:PORT` of the broker that answers.
+    pub broker: String,
+    /// The name of the cluster; `None` if the broker shares its store with no other.
+    pub cluster: Option<String>,
+    /// Where tasks are kept: `memory`, `embedded` or `redis`.
+    pub store: String,
+    /// The version of the broker.
+    pub version: String,
+    /// The time of the broker.
+    pub time: Timestamp,
 }
 
 /// A page of namespaces.

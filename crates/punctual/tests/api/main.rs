@@ -20,6 +20,7 @@ mod namespaces;
 mod openapi;
 mod queues;
 mod requests;
+mod rights;
 mod schedules;
 mod stats;
 mod tasks;

@@ -66,12 +66,10 @@ pub(crate) enum BodyOwner {
 
 impl BodyOwner {
     pub(crate) fn of_caller(identity: Option<&Identity>) -> Self {
-        match identity {
+        match identity.map(Identity::only_namespace) {
             None => Self::Public,
-            Some(Identity::Namespaces(namespaces)) if namespaces.len() == 1 => {
-                Self::Namespace(namespaces[0].clone())
-            }
-            Some(_) => Self::Message,
+            Some(Some(namespace)) => Self::Namespace(namespace.clone()),
+            Some(None) => Self::Message,
         }
     }
 }

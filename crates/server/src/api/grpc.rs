@@ -1,6 +1,6 @@
 //! The gRPC API: the same operations as HTTP, on the same port, with less overhead per task.
 //!
-//! `tasks`, `reads`, `list`, `namespaces`, `preview`, `alarms` and `workers` hold the calls,
+//! `tasks`, `reads`, `list`, `namespaces`, `preview`, `whoami`, `alarms` and `workers` hold the calls,
 //! `caller` checks who may use a namespace. `convert` and `deliveries` are the files that know both
 //! messages and the types of the core. The token of a call is checked before its messages are read.
 //! Batches, messages and what a stream keeps pending are bounded, and streams end when the broker
@@ -15,6 +15,7 @@ mod namespaces;
 mod preview;
 mod reads;
 mod tasks;
+mod whoami;
 mod workers;
 
 use std::hash::{BuildHasher, RandomState};
@@ -39,7 +40,7 @@ use super::body::{BodyKind, BodyOwner, BoundedBody, discard_refused};
 use super::held_answer::{AnswerPermit, hold};
 use super::http::{check_host, note_caller};
 use super::limits::{ApiLimits, SMALL_BYTES_MAX};
-use crate::auth::Identity;
+use crate::auth::{CallRight, Identity};
 use crate::broker::Broker;
 use crate::peer;
 use crate::problem::Problem;
@@ -109,16 +110,17 @@ async fn check_call(State(broker): State<Arc<Broker>>, request: Request, next: N
         discard_refused(version, body).await;
         return problem.into_response();
     }
-    let (identity, watch) = match admit(&broker, &head) {
+    let (right, watch) = match admit(&broker, &head) {
         Ok(admitted) => admitted,
         Err(problem) => {
             discard_refused(version, body).await;
             return convert::to_status(&problem).into_http();
         }
     };
-    let (owner, limits) = (BodyOwner::of_caller(identity.as_ref()), Arc::clone(&broker.limits));
+    let identity = right.as_ref().map(|right| &right.identity);
+    let (owner, limits) = (BodyOwner::of_caller(identity), Arc::clone(&broker.limits));
     drop(broker);
-    head.extensions.insert(identity);
+    head.extensions.insert(right);
     let kept = AnswerPermit::default();
     head.extensions.insert(kept.clone());
     let to_error = |problem| convert::to_status(&problem).into();
@@ -144,17 +146,18 @@ async fn check_call(State(broker): State<Arc<Broker>>, request: Request, next: N
 fn admit(
     broker: &Broker,
     head: &Parts,
-) -> Result<(Option<Identity>, Option<OwnedSemaphorePermit>), Problem> {
+) -> Result<(Option<CallRight>, Option<OwnedSemaphorePermit>), Problem> {
     let path = head.uri.path();
-    let identity = broker.tokens.check_call(path, &head.headers);
-    note_caller(head, identity.as_ref().ok().and_then(Option::as_ref))?;
-    let identity = identity?;
+    let right = broker.tokens.check_call(path, &head.headers);
+    let caller = right.as_ref().ok().and_then(Option::as_ref);
+    note_caller(head, caller.map(|right| &right.identity))?;
+    let right = right?;
     if broker.is_draining() && !path.starts_with(HEALTH) {
         return Err(Problem::stopping());
     }
     let watch = (path == WATCH).then(|| Arc::clone(&broker.limits.watches).try_acquire_owned());
     let watch = watch.transpose().map_err(|_| ApiLimits::too_many_watches())?;
-    Ok((identity, watch))
+    Ok((right, watch))
 }
 
 /// What a call reads. A call that is not listed reads one message.

@@ -1,7 +1,7 @@
 //! The HTTP API: requests become commands, replies become JSON.
 //!
 //! `tasks`, `explain`, `fires`, `dead_letters`, `alarms`, `queues`, `workers`, `stats`,
-//! `namespaces`, `forecast`, `preview`, `health` and `console` hold the routes.
+//! `namespaces`, `forecast`, `preview`, `health`, `whoami` and `console` hold the routes.
 //! `admission` checks every request first, `request` reads paths, queries and bodies, `response`
 //! writes successes, `page_cursor` spells cursors, and `openapi` makes the document.
 //! A new route needs a right in `auth`; without one it is refused.
@@ -23,6 +23,7 @@ mod request;
 mod response;
 mod stats;
 mod tasks;
+mod whoami;
 mod workers;
 
 use std::sync::Arc;
@@ -103,6 +104,7 @@ pub(crate) fn routes() -> (Router<Arc<Broker>>, OpenApi) {
         .routes(routes!(queues::refuse))
         .routes(routes!(queues::extend))
         .routes(routes!(health::topology))
+        .routes(routes!(whoami::whoami))
         .routes(routes!(health::livez))
         .routes(routes!(health::readyz))
         .routes(routes!(openapi::show))

@@ -189,8 +189,7 @@ impl ConnectionTrust {
             return Ok(());
         }
         let mut share = self.0.share.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Identity::Namespaces(namespaces) = identity
-            && let (None, Some(namespace)) = (share.as_ref(), namespaces.first())
+        if let (None, Some(namespace)) = (share.as_ref(), identity.first_namespace())
         {
             *share = Some(self.0.limits.0.connections.try_acquire(namespace)?);
         }
@@ -260,13 +259,14 @@ mod tests {
     use punctual_core::Namespace;
 
     use super::*;
+    use crate::auth::Rights;
 
     fn phase(trust: &ConnectionTrust) -> ConnectionPhase {
         *trust.0.phase.borrow()
     }
 
     fn of(namespace: &str) -> Identity {
-        Identity::Namespaces(vec![Namespace::new(namespace).unwrap()])
+        Identity::Namespaces(vec![(Namespace::new(namespace).unwrap(), Rights::ALL)])
     }
 
     #[tokio::test(start_paused = true)]

@@ -18,15 +18,15 @@ use tokio_stream::wrappers::ReceiverStream;
 use tokio_stream::{Stream, StreamExt};
 use tonic::{Request, Response, Status, Streaming};
 
-use super::caller::{authorize, authorized_namespace, identify};
-use super::{convert, drained, list, namespaces, preview, reads};
+use super::caller::{authorize, authorize_creation, authorized_namespace, identify};
+use super::{convert, drained, list, namespaces, preview, reads, whoami};
 use crate::api::command_batch::{
     CommandBatch, CommandResult, expect_cancelled, expect_scheduled, next_result, unexpected_reply,
 };
 use crate::api::find_task::{NamedTask, command_task, find};
 use crate::api::held_answer::AnswerPermit;
 use crate::api::idempotency::{Creation, Idempotency, bind_all, bind_one};
-use crate::auth::Identity;
+use crate::auth::CallRight;
 use crate::broker::Broker;
 use crate::problem::{Problem, TaskRef};
 use crate::shares::SharePermit;
@@ -102,10 +102,10 @@ impl v1::tasks_server::Tasks for TasksApi {
         &self,
         request: Request<Streaming<v1::ScheduleBatch>>,
     ) -> Result<Response<Self::ScheduleManyStream>, Status> {
-        let identity = identify(&request)?;
+        let right = identify(&request)?;
         let (scheduling, scheduled) = mpsc::channel(BATCHES_MAX);
         let (broker, in_flight) = (Arc::clone(&self.broker), Arc::clone(&self.in_flight));
-        tokio::spawn(take_batches(broker, identity, in_flight, request.into_inner(), scheduling));
+        tokio::spawn(take_batches(broker, right, in_flight, request.into_inner(), scheduling));
         // All of them are with their owners already, so waiting in order delays none.
         let responses = ReceiverStream::new(scheduled)
             .then(async |pending: Result<PendingBatch, Status>| pending?.await);
@@ -160,6 +160,9 @@ impl v1::tasks_server::Tasks for TasksApi {
         request: Request<v1::TouchRequest>,
     ) -> Result<Response<v1::TouchResponse>, Status> {
         let namespace = authorized_namespace(&request, &request.get_ref().namespace)?;
+        if request.get_ref().create.is_some() {
+            authorize_creation(&request, &namespace)?;
+        }
         let request = request.into_inner();
         check_count("keys", request.keys.len())?;
         let push = convert::push(request.to).map_err(convert::invalid)?;
@@ -336,6 +339,14 @@ impl v1::tasks_server::Tasks for TasksApi {
         kept.put(permit);
         Ok(Response::new(answer))
     }
+
+    async fn who_am_i(
+        &self,
+        request: Request<v1::WhoAmIRequest>,
+    ) -> Result<Response<v1::WhoAmIResponse>, Status> {
+        let right = identify(&request)?;
+        Ok(Response::new(whoami::whoami(&self.broker, &right.identity)))
+    }
 }
 
 impl TasksApi {
@@ -395,7 +406,7 @@ fn answer_permit<T>(request: &Request<T>) -> AnswerPermit {
 /// Sends batches to their owners as they arrive, until the stream ends or the broker drains.
 async fn take_batches(
     broker: Arc<Broker>,
-    identity: Identity,
+    right: CallRight,
     in_flight: Arc<Semaphore>,
     mut batches: Streaming<v1::ScheduleBatch>,
     scheduling: mpsc::Sender<Result<PendingBatch, Status>>,
@@ -417,7 +428,7 @@ async fn take_batches(
             }
         };
         if stream_permit.is_none() {
-            match permit_stream(&broker, &identity, &batch.namespace) {
+            match permit_stream(&broker, &right, &batch.namespace) {
                 Ok(permit) => stream_permit = Some(permit),
                 Err(status) => {
                     _ = scheduling.send(Err(status)).await;
@@ -428,12 +439,12 @@ async fn take_batches(
         let weight = batch.tasks.len() + batch.encoded_len() / WEIGHT_BYTES;
         let weight = u32::try_from(weight.min(IN_FLIGHT_MAX)).unwrap_or(u32::MAX);
         let Ok(slot) = scheduling.reserve().await else { return };
-        let unread = match permit_batch(&broker, &identity, &batch.namespace).await {
+        let unread = match permit_batch(&broker, &right, &batch.namespace).await {
             Ok(permit) => permit,
             Err(status) => return slot.send(Err(status)),
         };
         let Ok(permit) = Arc::clone(&in_flight).acquire_many_owned(weight).await else { return };
-        match send_batch(&broker, &identity, batch).await {
+        match send_batch(&broker, &right, batch).await {
             Ok(scheduled) => {
                 // Spawned, so that a client that does not read its responses does not keep the
                 // permit of all streams.
@@ -454,9 +465,9 @@ async fn take_batches(
 }
 
 /// Takes a permit for a stream, in the share of the namespace that it begins with.
-fn permit_stream(broker: &Broker, identity: &Identity, name: &str) -> Result<SharePermit, Status> {
+fn permit_stream(broker: &Broker, right: &CallRight, name: &str) -> Result<SharePermit, Status> {
     let namespace = namespace(name)?;
-    authorize(identity, &namespace)?;
+    authorize(right, &namespace)?;
     let permit = broker.limits.streams.try_acquire(&namespace);
     permit.map_err(|problem| convert::to_status(&problem))
 }
@@ -464,11 +475,11 @@ fn permit_stream(broker: &Broker, identity: &Identity, name: &str) -> Result<Sha
 /// Takes a permit for a batch until its response is read, in the share of its namespace.
 async fn permit_batch(
     broker: &Broker,
-    identity: &Identity,
+    right: &CallRight,
     name: &str,
 ) -> Result<SharePermit, Status> {
     let namespace = namespace(name)?;
-    authorize(identity, &namespace)?;
+    authorize(right, &namespace)?;
     let permit = broker.limits.batches.acquire(&namespace).await;
     permit.map_err(|problem| convert::to_status(&problem))
 }
@@ -477,11 +488,11 @@ async fn permit_batch(
 /// idempotency key is bound, and the batches after it wait with it, to keep their order.
 async fn send_batch(
     broker: &Broker,
-    identity: &Identity,
+    right: &CallRight,
     batch: v1::ScheduleBatch,
 ) -> Result<impl Future<Output = v1::ScheduledBatch> + Send + use<>, Status> {
     let namespace = namespace(&batch.namespace)?;
-    authorize(identity, &namespace)?;
+    authorize(right, &namespace)?;
     check_count("tasks", batch.tasks.len())?;
     let idempotency = idempotency(&batch.idempotency_key).map_err(convert::invalid)?;
     let partitions = broker.owners.partitions();

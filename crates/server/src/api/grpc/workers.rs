@@ -107,7 +107,7 @@ impl WorkersApi {
         &self,
         request: Request<Streaming<v1::WorkerMessage>>,
     ) -> Result<Response<ReceiverStream<Result<OutgoingMessage, Status>>>, Status> {
-        let identity = identify(&request)?;
+        let right = identify(&request)?;
         let address = request.extensions().get::<CallerAddress>().map(|address| address.0);
         let mut incoming = request.into_inner();
         let hello = match incoming.message().await? {
@@ -115,7 +115,7 @@ impl WorkersApi {
             _ => return Err(convert::invalid(Invalid::new("hello", "must come first"))),
         };
         let namespace = namespace(&hello.namespace)?;
-        authorize(&identity, &namespace)?;
+        authorize(&right, &namespace)?;
         let queues = queues(&hello.queues).map_err(convert::invalid)?;
         let permit = self.broker.limits.streams.try_acquire(&namespace);
         let permit = permit.map_err(|problem| convert::to_status(&problem))?;

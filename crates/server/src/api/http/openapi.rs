@@ -50,7 +50,8 @@ struct BearerScheme;
 impl Modify for BearerScheme {
     fn modify(&self, document: &mut OpenApi) {
         let scheme = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).description(Some(
-            "A token of the namespace, or an admin token. A broker without tokens requires none.",
+            "A token with the right that the call requires in its namespace, or an admin token. A \
+             broker without tokens requires none.",
         ));
         let components = document.components.get_or_insert_default();
         components.add_security_scheme(TOKEN, SecurityScheme::Http(scheme.build()));
@@ -101,8 +102,10 @@ fn complete_operation(method: &Method, path: &str, operation: &mut Value) {
     if operation["operationId"].as_str().is_some_and(|id| OPTIONAL_BODIES.contains(&id)) {
         operation["requestBody"]["required"] = false.into();
     }
-    if !auth::token_problems(method, path).is_empty() {
+    if let Some(need) = auth::describe_need(method, path) {
         operation["security"] = json!([{TOKEN: []}]);
+        let text = operation["description"].as_str().unwrap_or_default();
+        operation["description"] = format!("{text}\n\n{need}").trim_start().into();
     }
     for (status, response) in problems::responses(method, path, operation) {
         operation["responses"][status] = response;

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use axum::extract::State;
+use http::HeaderMap;
 use punctual_core::{
     IDEMPOTENCY_KEPT, IDEMPOTENCY_KEY_BYTES_MAX, Invalid, Namespace, PartitionId, TaskId, TaskKey,
     format_duration, partition_of,
@@ -302,9 +303,13 @@ struct KeyProblem {
 pub(crate) async fn touch(
     State(broker): State<Arc<Broker>>,
     PathNamespace(namespace): PathNamespace,
+    headers: HeaderMap,
     JsonBody(body): JsonBody<NAMES_BYTES_MAX>,
 ) -> ApiResult {
     let body: TouchManyBody<'_> = request::json(&body, "a list of keys")?;
+    if body.create.is_some() {
+        broker.tokens.check_creates(&headers, &namespace)?;
+    }
     check_count("keys", body.keys.len())?;
     let push = push(body.r#in.as_deref(), body.at.as_ref(), body.within.as_deref())?;
     let keys = body.keys.iter().enumerate().map(|(index, key)| {
