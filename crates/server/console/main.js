@@ -3,10 +3,10 @@
 
 import { html, render, useEffect, useState } from './vendor/preact-htm.js';
 import { connection } from './parts/api.js';
-import { scheme } from './parts/charts.js';
 import { Dialogs } from './parts/dialog.js';
 import { follow, liveState, togglePause } from './parts/live.js';
 import { CLUSTER, HELP, href, route } from './parts/route.js';
+import { SCHEMES, chosenScheme, setScheme } from './parts/scheme.js';
 import { ask, isAdmin, may, refresh, session, signOut } from './parts/session.js';
 import { useSignal } from './parts/signal.js';
 import { ZONES, zone } from './parts/time.js';
@@ -24,17 +24,6 @@ const VIEWS = [
   ['alarms', 'Alarms', 'alarms', 'alarms'],
   ['operations', 'Operations', 'operations', 'operations'],
 ];
-
-const SCHEMES = [['', 'System'], ['light', 'Light'], ['dark', 'Dark']];
-const STORED = 'punctual.scheme';
-
-function setScheme(name) {
-  localStorage.setItem(STORED, name);
-  if (name) document.documentElement.dataset.scheme = name;
-  else delete document.documentElement.dataset.scheme;
-  scheme.value += 1;
-}
-setScheme(localStorage.getItem(STORED) ?? '');
 
 // Views are loaded when they are first shown. Each module exports its view as `default`.
 const loads = new Map();
@@ -127,7 +116,7 @@ function TopBar({ who, setOpen, title, ns }) {
       <i aria-hidden="true"></i>${LIVE_WORDS[state]}</${Button}>
     <${Select} aria-label="Time zone" value=${zone.value}
       options=${ZONES.map((name) => [name, name])} onPick=${(name) => (zone.value = name)} />
-    <${Select} aria-label="Colours" value=${localStorage.getItem(STORED) ?? ''} options=${SCHEMES}
+    <${Select} aria-label="Colours" value=${chosenScheme()} options=${SCHEMES}
       onPick=${setScheme} />
     ${who.tokens && html`<${Button} onClick=${signOut}>Sign out</${Button}>`}
   </header>`;

@@ -3,15 +3,12 @@
 // scheme changes.
 
 import { html, useEffect, useRef } from '../vendor/preact-htm.js';
-import { signal, useSignal } from './signal.js';
+import { scheme } from './scheme.js';
+import { useSignal } from './signal.js';
 import { civil, clock, zone } from './time.js';
 import { compact, count, lag } from './words.js';
 
 const HEIGHT = 160;
-
-// Counts up when the colours of the page change.
-export const scheme = signal(0);
-matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => (scheme.value += 1));
 
 function colour(name) {
   const probe = document.createElement('i');

@@ -8,7 +8,8 @@ import { Copy } from './ui.js';
 
 const TASK = `'{"in": "1m", "target": {"queue": "first"}, "payload": {"order": 1}}'`;
 const LEASE = `'{"max": 10, "wait": "20s", "lease": "30s"}'`;
-const CRON = `'{"cron": "0 9 * * MON-FRI", "timezone": "Europe/Berlin", "target": {"queue": "first"}}'`;
+const CRON = `'{"cron": "0 9 * * MON-FRI", "timezone": "Europe/Berlin", ` +
+  `"target": {"queue": "first"}}'`;
 
 export default function FirstSteps({ ns = 'shop' }) {
   const auth = session.value?.tokens ? ' -H "Authorization: Bearer $TOKEN"' : '';

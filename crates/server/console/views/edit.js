@@ -13,8 +13,8 @@ import { Field, Loaded, Panel, ProblemBox, Select, say, useLoad } from '../parts
 
 // What the broker adds to a task, or what is a field of this page.
 const OWN = ['id', 'namespace', 'state', 'fire_at', 'nominal_at', 'version', 'attempt',
-  'created_at', 'updated_at', 'key', 'redriven', 'callback_of', 'in', 'at', 'cron', 'every', 'within', 'timezone',
-  'end', 'fired_at', 'ended_at', 'reason'];
+  'created_at', 'updated_at', 'key', 'redriven', 'callback_of', 'in', 'at', 'cron', 'every',
+  'within', 'timezone', 'end', 'fired_at', 'ended_at', 'reason'];
 const KINDS = [['in', 'once, after'], ['at', 'once, at'], ['cron', 'cron'], ['every', 'every'],
   ['within', 'watch: silent for']];
 const HINTS = {

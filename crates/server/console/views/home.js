@@ -68,8 +68,8 @@ export default function Home() {
   const names = found.data?.namespaces.slice(0, MEASURED_MAX).map(({ name }) => name) ?? [];
   const figures = useLoad((stop) => measure(names, stop), [names.join()], { every: REFRESH_MS });
   return html`<h1>Namespaces</h1><${Strip} />
-    <${Loaded} from=${found}>${({ namespaces, next }) => namespaces.length ? html`<div class="scroll"><table>
-      <caption class="unseen">Namespaces</caption>
+    <${Loaded} from=${found}>${({ namespaces, next }) => namespaces.length ? html`
+      <div class="scroll"><table class="list"><caption class="unseen">Namespaces</caption>
       <thead><tr><th>Namespace</th><th class="num">Pending</th><th class="num">Firing</th>
         <th class="num">Overdue</th><th class="num">Dead letters</th><th class="num">Accepted</th>
         <th>Fires, last hour</th><th class="num">Lag p99</th></tr></thead>
@@ -78,6 +78,7 @@ export default function Home() {
       <div class="pager">${cursor && html`<${Button} onClick=${() => setCursor(undefined)}>
         First page</${Button}>`}${next && html`<${Button} onClick=${() => setCursor(next)}>
         Next page</${Button}>`}</div>`
-    : html`<${Panel} id="steps" title="No task yet: first steps"><${Lazy} load=${firstSteps} /></${Panel}>`}
+    : html`<${Panel} id="steps" title="No task yet: first steps">
+      <${Lazy} load=${firstSteps} /></${Panel}>`}
     </${Loaded}>`;
 }

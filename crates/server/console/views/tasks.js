@@ -119,7 +119,8 @@ function TaskRows({ ns, tasks, selected, toggle }) {
 }
 
 const TaskHeads = () => html`<th>Task</th><th>State</th>
-  <th><${ZoneHead}>Due</${ZoneHead}></th><th>When</th><th>Schedule</th><th>Target</th><th class="num">Attempt</th><th>Labels</th>`;
+  <th><${ZoneHead}>Due</${ZoneHead}></th><th>When</th><th>Schedule</th><th>Target</th>
+  <th class="num">Attempt</th><th>Labels</th>`;
 
 function Bulk({ ns, query, selected }) {
   const verbs = [
