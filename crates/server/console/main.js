@@ -99,12 +99,18 @@ function Sidebar({ ns, part }) {
   </nav>`;
 }
 
+function skip(event) {
+  event.preventDefault();
+  document.querySelector('main').focus();
+}
+
 const LIVE_WORDS = { on: 'Live', off: 'Not live', paused: 'Paused' };
 
 function TopBar({ who, setOpen, title, ns }) {
   const state = useSignal(liveState);
   useSignal(zone);
   return html`<header class="top">
+    <a class="skip" href=${location.hash} onClick=${skip}>Skip to content</a>
     <a class="brand" href="#/"><svg viewBox="0 0 32 32" aria-hidden="true"><circle cx="16" cy="16"
       r="11" /><path d="M16 9v7l5 3" /></svg>Punctual</a>
     <div class="where">${ns && !ns.startsWith('~') && html`<a href=${href([ns])}>${ns}</a>
@@ -138,11 +144,7 @@ function Frame({ who }) {
     else follow(isAdmin() ? '' : null);
   }, [ns, who]);
   useEffect(() => scrollTo(0, 0), [here.parts.join('/')]);
-  return html`<a class="skip" href=${`#/${here.text}`} onClick=${(event) => {
-      event.preventDefault();
-      document.querySelector('main').focus();
-    }}>Skip to content</a>
-    <${TopBar} who=${who} setOpen=${setOpen} title=${title} ns=${ns} />
+  return html`<${TopBar} who=${who} setOpen=${setOpen} title=${title} ns=${ns} />
     <${Sidebar} ns=${ns} part=${here.parts[1]} />
     <main tabindex="-1" key=${here.parts.join('/')}>${view}</main>
     ${opened === 'search' && html`<${View} module="search"

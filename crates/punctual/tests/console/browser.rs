@@ -56,7 +56,7 @@ impl Browser {
     /// Opens the console of a broker at a fragment.
     pub(crate) fn open(address: SocketAddr, fragment: &str) -> Self {
         let mut driver = Command::new("chromedriver")
-            .args(["--port=0", "--log-level=OFF"])
+            .arg("--port=0")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())

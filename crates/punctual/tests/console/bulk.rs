@@ -7,7 +7,7 @@ use crate::browser::Browser;
 
 fn broker_with(tasks: usize) -> TestBroker {
     let broker = TestBroker::start(&[]);
-    let task = |number| {
+    let task = |number: usize| {
         json!({"key": format!("order-{number:05}"), "in": "1h", "target": {"queue": "unpaid"},
             "labels": {"campaign": (number % 2).to_string()}})
     };

@@ -58,13 +58,14 @@ export function HeatMap({ ns, steps }) {
         const cell = hours[hour];
         if (!cell) return html`<td class="h0"><span class="unseen">no such hour</span></td>`;
         const query = { from: iso(cell.at), to: iso(cell.to) };
-        const label = `${weekday} ${day} ${hour}:00, ${plural(cell.fires, 'fire')}`;
+        const shown = cell.fires ? compact(cell.fires) : '·';
+        const label = `${weekday} ${day} ${hour}:00, ${shown} (${plural(cell.fires, 'fire')})`;
         const here = focus[0] === row && focus[1] === hour;
         return html`<td class=${`h${level(cell.fires, top)}`}>
           <a href=${href([ns, 'tasks'], query)} aria-label=${label} title=${label}
             data-cell=${`${row}-${hour}`} data-fires=${cell.fires}
             tabindex=${here ? 0 : -1} onFocus=${() => setFocus([row, hour])}>
-            ${cell.fires ? compact(cell.fires) : '·'}</a></td>`;
+            ${shown}</a></td>`;
       })}
       <td class="num sum">${count(hours.reduce((sum, cell) => sum + (cell?.fires ?? 0), 0))}</td>
     </tr>`)}</tbody></table></div>`;
