@@ -3,7 +3,7 @@
 //! An alarm is stored as a paused task of an internal namespace, in the first partition (`stored`),
 //! and found by lists of names (`name_list`).
 //! The broker that owns this partition evaluates all alarms twice a second (`evaluate`): it asks
-//! all brokers what they have measured (`measure`, `windows`), decides with
+//! all brokers what they have measured (`measure`), decides with
 //! [`punctual_core::AlarmRule::evaluate`], stores the new status, and then schedules the notice
 //! (`notice`). The notice is a task like any other, so it is retried and survives every restart.
 //!
@@ -17,4 +17,3 @@ mod name_list;
 pub(crate) mod notice;
 pub(crate) mod rule_form;
 pub(crate) mod stored;
-pub(crate) mod windows;

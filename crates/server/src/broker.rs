@@ -9,6 +9,7 @@ use std::sync::Arc;
 use tokio::sync::{mpsc, watch};
 
 use crate::api::limits::ApiLimits;
+use crate::api::live::LiveFeeds;
 use crate::auth::ApiTokens;
 use crate::browser::BrowserPolicy;
 use crate::clock::SystemClock;
@@ -31,6 +32,8 @@ pub(crate) struct Broker {
     pub(crate) tokens: ApiTokens,
     /// What namespaces share at the API.
     pub(crate) limits: Arc<ApiLimits>,
+    /// What happens, once a second, for those who listen.
+    pub(crate) live: LiveFeeds,
     pub(crate) browser_policy: BrowserPolicy,
     /// Which addresses webhooks may call.
     pub(crate) guard: Guard,

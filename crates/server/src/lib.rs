@@ -7,7 +7,8 @@
 //! share; `listen` and `tls` accept connections; `auth` and `browser` check callers; `api` turns
 //! requests into commands and replies into responses, with `task_form` and `fire_form` (tasks and
 //! fires as JSON), `problem` (errors) and `schema` (limits in the OpenAPI document); `explain` says
-//! what a task waits for, from what `view_namespace` learns of brokers; `routing` finds the owner
+//! what a task waits for, from what `view_namespace` learns of brokers; `measures` counts what
+//! ended, `gather_measures` sums it over brokers for `alarms` and `live`; `routing` finds the owner
 //! of a partition, `peer` talks to other brokers; `owner_runner` starts owners, for `membership`,
 //! which makes this broker a member of a cluster, or for `sole`, if it is the only one; `courier`
 //! carries deliveries; `telemetry` has metrics and logs; `clock` is the machine's time.
@@ -23,7 +24,9 @@ mod courier;
 mod error;
 mod explain;
 mod fire_form;
+mod gather_measures;
 mod listen;
+mod measures;
 mod membership;
 mod namespace_view;
 mod owner_runner;

@@ -6,7 +6,7 @@
 //!
 //! `link` keeps the connections and makes the calls, `serve` answers the calls of peers, `local` is
 //! what this broker does for them, `wire` encodes the messages, `view` what brokers tell each
-//! other for people, and `measure` what they measure for alarms. `membership` and `routing` decide
+//! other for people, and `measure` what they measure. `membership` and `routing` decide
 //! which broker is called.
 
 mod link;

@@ -7,11 +7,11 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use punctual_core::{
-    BrokerId, DeadLetter, Epoch, FireId, FireRecord, Lease, Namespace, PartitionId, Seat, Task,
-    TaskId, TaskKey, Timestamp,
+    BrokerId, Clock as _, DeadLetter, DeadReason, Epoch, FireId, FireRecord, Lease, Namespace,
+    PartitionId, Seat, Task, TaskId, TaskKey, TaskState, Timestamp,
 };
 use punctual_store::{
-    Batch, CountedNamespace, Counts, Filter, FireFilter, FirePosition, Head, LeaseStore, Page,
+    Batch, Change, CountedNamespace, Counts, Filter, FireFilter, FirePosition, Head, LeaseStore, Page,
     Position, Retention, StoreError, Swept, TaskStore,
 };
 use punctual_store_any::AnyStore;
@@ -115,6 +115,15 @@ impl MeteredStore {
     }
 }
 
+/// The namespace of a fire that ends as a dead letter. The claim of an at-most-once fire is not its
+/// end: it is written before the fire is sent, while the task is scheduled.
+fn dead_letter_of(change: &Arc<Change>) -> Option<Namespace> {
+    let Change::Dead { letter, was, .. } = &**change else { return None };
+    let is_living = matches!(was, TaskState::Scheduled | TaskState::Paused);
+    let is_claim = letter.reason == DeadReason::Unknown && is_living;
+    (!is_claim).then(|| letter.task.definition.namespace.clone())
+}
+
 impl TaskStore for MeteredStore {
     async fn apply(
         &self,
@@ -123,11 +132,14 @@ impl TaskStore for MeteredStore {
         batch: Batch,
     ) -> Result<(), StoreError> {
         let changes = batch.changes.len();
+        let dead: Vec<Namespace> = batch.changes.iter().filter_map(dead_letter_of).collect();
         let started = self.reading();
         let applied = self.store.apply(partition, epoch, batch).await;
         let took = self.answered(StoreCall::apply, started);
         if let (Some(meter), Some(took), Ok(())) = (self.meter.get(), took, &applied) {
             meter.telemetry.commit(changes, took);
+            let now = meter.clock.now();
+            dead.iter().for_each(|namespace| meter.telemetry.dead_letter(namespace, now));
         }
         applied
     }

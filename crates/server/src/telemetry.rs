@@ -25,22 +25,19 @@ use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
-use punctual_core::{Epoch, Outcome, PartitionId, Timestamp, zones_version};
+use punctual_core::{Epoch, Namespace, Outcome, PartitionId, Timestamp, zones_version};
 use punctual_engine::{Delivery, Gauges};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
-use crate::alarms::windows::{AttemptWindows, has_lag};
 use crate::clock::Offset;
+use crate::measures::lag::has_lag;
+use crate::measures::series::{LAG_BOUNDS_MS, SeriesTable};
+use crate::measures::windows::AttemptWindows;
 use shared::SharedMetrics;
 pub(crate) use shared::{Forwarded, StoreCall};
 
-/// Buckets of the lag in seconds: from the resolution of the clock to an hour.
-const LAG_BOUNDS: [f64; 17] = [
-    0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0,
-    3600.0,
-];
 /// Buckets of the duration of a commit in seconds: from a fast disk to a broken one.
 const COMMIT_SECONDS_BOUNDS: [f64; 11] =
     [0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0, 5.0];
@@ -93,6 +90,7 @@ struct Metrics {
     commit_seconds: Histogram,
     owner_panics: Counter,
     windows: AttemptWindows,
+    series: SeriesTable,
     alarms: Gauge,
     alarms_raised: Gauge,
     alarm_notices: Counter,
@@ -160,7 +158,7 @@ impl Telemetry {
             build,
         );
         let mut metrics = Metrics {
-            lag: Histogram::new(LAG_BOUNDS),
+            lag: Histogram::new(LAG_BOUNDS_MS.map(|bound| f64::from(bound) / 1000.0)),
             attempts: Family::default(),
             mails: Family::default(),
             early: Counter::default(),
@@ -174,6 +172,7 @@ impl Telemetry {
             commit_seconds: Histogram::new(COMMIT_SECONDS_BOUNDS),
             owner_panics: Counter::default(),
             windows: AttemptWindows::default(),
+            series: SeriesTable::new(),
             alarms: Gauge::default(),
             alarms_raised: Gauge::default(),
             alarm_notices: Counter::default(),
@@ -232,14 +231,10 @@ impl Telemetry {
 
     /// An attempt has ended. Only first attempts of fires that the schedule or a touch made due
     /// count for the lag: a retry or a redrive is late on purpose, and a manual fire has no due
-    /// time of its own. `now` is called only if an alarm watches the namespace.
-    pub(crate) fn attempt(
-        &self,
-        delivery: &Delivery,
-        outcome: &Outcome,
-        now: impl FnOnce() -> Timestamp,
-    ) {
+    /// time of its own.
+    pub(crate) fn attempt(&self, delivery: &Delivery, outcome: &Outcome, now: Timestamp) {
         self.0.windows.record(delivery, outcome, now);
+        self.0.series.record(delivery, outcome, now);
         let Delivery { fire_at, fired_at, .. } = *delivery;
         if has_lag(delivery) {
             self.0.lag.observe(fired_at.since(fire_at).as_secs_f64());
@@ -255,7 +250,18 @@ impl Telemetry {
         self.0.mails.get_or_create(&AttemptLabels::of(outcome)).inc();
     }
 
-    /// What attempts came to lately, for alarms.
+    /// A fire has become a dead letter.
+    pub(crate) fn dead_letter(&self, namespace: &Namespace, now: Timestamp) {
+        self.0.windows.record_dead(namespace, now);
+        self.0.series.record_dead(namespace, now);
+    }
+
+    /// What ended in each minute, by namespace.
+    pub(crate) fn series(&self) -> &SeriesTable {
+        &self.0.series
+    }
+
+    /// What attempts came to lately, for alarms and live streams.
     pub(crate) fn windows(&self) -> &AttemptWindows {
         &self.0.windows
     }
@@ -510,11 +516,11 @@ mod tests {
     #[test]
     fn the_page_has_every_metric() {
         let telemetry = Telemetry::new();
-        telemetry.attempt(&delivery(1000, 1004), &Outcome::Acked, || Timestamp::EPOCH);
+        telemetry.attempt(&delivery(1000, 1004), &Outcome::Acked, Timestamp::EPOCH);
         let failed = Outcome::Failed { reason: Reason::new("no"), retry_in: None };
         let mut second = delivery(1000, 9000);
         second.attempt = AttemptNo::new(2);
-        telemetry.attempt(&second, &failed, || Timestamp::EPOCH);
+        telemetry.attempt(&second, &failed, Timestamp::EPOCH);
         telemetry.request(&Method::PUT, Some("/v1/{namespace}/tasks/{key}"), StatusCode::CREATED);
         telemetry.request(&"BREW".parse().unwrap(), None, StatusCode::NOT_FOUND);
         let connected = telemetry.connection();
@@ -617,7 +623,7 @@ mod tests {
             let telemetry = Telemetry::new();
             let mut delivery = delivery(1000, 5000);
             (delivery.occasion, delivery.attempt) = (occasion, attempt);
-            telemetry.attempt(&delivery, &Outcome::Acked, || Timestamp::EPOCH);
+            telemetry.attempt(&delivery, &Outcome::Acked, Timestamp::EPOCH);
             let page = telemetry.page(None, Timestamp::EPOCH);
             let line = format!("punctual_lag_seconds_count {count}");
             assert!(page.lines().any(|got| got == line), "{occasion:?} {attempt:?}\n{page}");
@@ -628,7 +634,7 @@ mod tests {
     #[test]
     fn an_early_attempt_is_counted() {
         let telemetry = Telemetry::new();
-        telemetry.attempt(&delivery(1000, 999), &Outcome::Acked, || Timestamp::EPOCH);
+        telemetry.attempt(&delivery(1000, 999), &Outcome::Acked, Timestamp::EPOCH);
         assert!(telemetry.page(None, Timestamp::EPOCH).contains("punctual_early_total 1"));
     }
 }

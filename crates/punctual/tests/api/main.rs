@@ -15,6 +15,7 @@ mod grpc_reads;
 mod idempotency;
 mod input;
 mod lists;
+mod live;
 mod namespace_list;
 mod namespaces;
 mod openapi;

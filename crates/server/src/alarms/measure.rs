@@ -13,14 +13,14 @@ use punctual_core::{
     AlarmCondition, AlarmState, AlarmStatus, AlarmValue, BrokerId, Clock as _, Namespace, Queue,
     Reading, Timestamp,
 };
-use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::stored::StoredAlarm;
-use super::windows::{WindowCounts, WindowSpec, WindowSum};
 use crate::api::queue_list::list_workers;
 use crate::api::task_stats::{TaskStats, count_tasks};
 use crate::broker::Broker;
+use crate::gather_measures::{Gathered, sum_windows};
+use crate::measures::windows::{WindowCounts, WindowSpec, WindowSum};
 
 /// How long one source may take to answer. An alarm is raised within two seconds.
 const ANSWER_MAX: Duration = Duration::from_secs(1);
@@ -100,34 +100,17 @@ impl Measurer {
         broker: &Arc<Broker>,
         alarms: &[StoredAlarm],
     ) -> HashMap<WindowSpec, WindowSum> {
-        let specs: BTreeSet<_> = alarms.iter().filter_map(spec_of).map(SortedSpec).collect();
-        let specs: Vec<_> = specs.into_iter().map(|spec| spec.0).collect();
+        let specs: BTreeSet<WindowSpec> = alarms.iter().filter_map(spec_of).collect();
+        let specs: Vec<_> = specs.into_iter().collect();
         let now = broker.clock.now();
-        let mut sums = broker.telemetry.windows().read(&specs, now);
-        let others: BTreeSet<_> =
-            broker.cluster.iter().flat_map(|cluster| cluster.membership.others()).collect();
-        let mut calls = JoinSet::new();
-        for other in others.iter().filter(|_| !specs.is_empty()) {
-            let (broker, other, specs) = (Arc::clone(broker), other.clone(), specs.clone());
-            calls.spawn(async move {
-                let peers = &broker.cluster.as_ref()?.peers;
-                timeout(ANSWER_MAX, peers.measure(&other, &specs)).await.ok()?.ok()
-            });
-        }
-        let mut all_answered = true;
-        while let Some(answer) = calls.join_next().await {
-            match answer.ok().flatten() {
-                Some(theirs) => sums.iter_mut().zip(&theirs).for_each(|(sum, it)| sum.add(it)),
-                None => all_answered = false,
-            }
-        }
+        let Gathered { sum, others, all_answered } = sum_windows(broker, &specs).await;
         let one_left = !self.brokers.is_subset(&others);
         if one_left || !all_answered {
             self.complete_since = now;
         }
         self.brokers = others;
         self.all_answered = all_answered;
-        specs.into_iter().zip(sums).collect()
+        specs.into_iter().zip(sum).collect()
     }
 
     /// Remembers since when queues have had no worker.
@@ -214,29 +197,6 @@ fn present_value(alarm: &StoredAlarm, reading: Reading, now: Timestamp) -> Optio
     }
 }
 
-/// Orders specifications, so that each is asked for once.
-#[derive(Debug, PartialEq, Eq)]
-struct SortedSpec(WindowSpec);
-
-impl Ord for SortedSpec {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        let key = |spec: &WindowSpec| {
-            let limit = match spec.counts {
-                WindowCounts::Failures => None,
-                WindowCounts::LaterThan(limit) => Some(limit),
-            };
-            (spec.namespace.clone(), spec.window, limit)
-        };
-        key(&self.0).cmp(&key(&other.0))
-    }
-}
-
-impl PartialOrd for SortedSpec {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
 /// The window of an alarm; `None` if only the present counts for it.
 fn spec_of(alarm: &StoredAlarm) -> Option<WindowSpec> {
     let window = alarm.rule.when.window()?;
@@ -244,7 +204,7 @@ fn spec_of(alarm: &StoredAlarm) -> Option<WindowSpec> {
         AlarmCondition::Lag { p99_over, .. } => WindowCounts::LaterThan(p99_over),
         _ => WindowCounts::Failures,
     };
-    Some(WindowSpec { namespace: alarm.namespace.clone(), window, counts })
+    Some(WindowSpec { namespace: Some(alarm.namespace.clone()), window, counts })
 }
 
 fn window_value(when: &AlarmCondition, sum: &WindowSum) -> AlarmValue {

@@ -1,7 +1,8 @@
 //! The HTTP API: requests become commands, replies become JSON.
 //!
 //! `tasks`, `explain`, `fires`, `dead_letters`, `alarms`, `queues`, `workers`, `stats`,
-//! `namespaces`, `forecast`, `preview`, `health`, `whoami` and `console` hold the routes.
+//! `namespaces`, `forecast`, `series`, `live`, `preview`, `health`, `whoami` and `console` hold the
+//! routes.
 //! `admission` checks every request first, `request` reads paths, queries and bodies, `response`
 //! writes successes, `page_cursor` spells cursors, and `openapi` makes the document.
 //! A new route needs a right in `auth`; without one it is refused.
@@ -14,6 +15,7 @@ mod explain;
 mod fires;
 pub(super) mod forecast;
 pub(crate) mod health;
+mod live;
 mod namespaces;
 mod openapi;
 pub(super) mod page_cursor;
@@ -21,6 +23,7 @@ pub mod preview;
 mod queues;
 mod request;
 mod response;
+mod series;
 mod stats;
 mod tasks;
 mod whoami;
@@ -95,6 +98,9 @@ pub(crate) fn routes() -> (Router<Arc<Broker>>, OpenApi) {
         .routes(routes!(stats::stats))
         .routes(routes!(namespaces::list))
         .routes(routes!(forecast::forecast))
+        .routes(routes!(series::series))
+        .routes(routes!(live::namespace))
+        .routes(routes!(live::all))
         .routes(routes!(preview::preview))
         .routes(routes!(workers::queues))
         .routes(routes!(workers::workers))

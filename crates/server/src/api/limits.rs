@@ -28,6 +28,8 @@ const LARGE_BODIES_MAX: usize = 8;
 const READS_MAX: usize = 8;
 /// Long polls, worker streams and batch streams: some kilobytes each, as long as a client wants.
 const STREAMS_MAX: usize = 8_192;
+/// Live streams: a page in a browser has one, some kilobytes each.
+const LIVE_STREAMS_MAX: usize = 512;
 /// Batches of streams whose responses were not read: up to two megabytes each.
 const BATCHES_MAX: usize = 128;
 /// Health watches, which need no token.
@@ -69,6 +71,7 @@ pub(crate) struct ApiLimits {
     large_bodies: ShareLimit,
     pub(crate) reads: ShareLimit,
     pub(crate) streams: ShareLimit,
+    pub(crate) live_streams: ShareLimit,
     pub(crate) batches: ShareLimit,
     pub(crate) watches: Arc<Semaphore>,
 }
@@ -109,6 +112,7 @@ impl ApiLimits {
             ),
             reads: ShareLimit::new(READS_MAX, "lists and forecasts in progress", READ_WAIT),
             streams: ShareLimit::new(STREAMS_MAX, "long polls and streams", NO_WAIT),
+            live_streams: ShareLimit::new(LIVE_STREAMS_MAX, "live streams", NO_WAIT),
             batches: ShareLimit::new(BATCHES_MAX, "unread batches of streams", BATCH_WAIT),
             watches: Arc::new(Semaphore::new(WATCHES_MAX)),
         }

@@ -85,7 +85,7 @@ impl MailCourier {
             tracing::debug!(%fire_id, attempt, "mail not sent");
         }
         self.telemetry.mail(&result.outcome);
-        self.telemetry.attempt(delivery, &result.outcome, || self.clock.now());
+        self.telemetry.attempt(delivery, &result.outcome, self.clock.now());
         Some(result)
     }
 

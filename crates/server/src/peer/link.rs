@@ -27,7 +27,8 @@ use tonic::{Request, Status};
 
 use super::wire::{self, Polled, WireError};
 use super::{MESSAGE_BYTES_MAX, PeerError, Secret, measure, view};
-use crate::alarms::windows::{WindowSpec, WindowSum};
+use crate::measures::series::Series;
+use crate::measures::windows::{WindowSpec, WindowSum};
 use crate::courier::queue::{LeaseToken, PollOptions, SettleResult, SettleScope, Settlement};
 use crate::namespace_view::{NamespaceView, ViewQuery};
 use command_queue::CommandQueues;
@@ -293,6 +294,20 @@ impl Peers {
         let answer =
             peer.call(ANSWER_SOON_MAX, async |mut client| client.measure(request).await).await?;
         measure::read_sums(answer.into_inner(), windows.len()).map_err(undecodable)
+    }
+
+    /// Returns what has ended at a broker in each minute.
+    pub(crate) async fn series(
+        &self,
+        to: &BrokerId,
+        namespace: &Namespace,
+    ) -> Result<Series, PeerError> {
+        let peer = self.peer(to)?;
+        let namespace = namespace.as_str().to_owned();
+        let request = peer.request(v1::SeriesRequest { namespace });
+        let answer =
+            peer.call(ANSWER_SOON_MAX, async |mut client| client.series(request).await).await?;
+        measure::read_series(answer.into_inner()).map_err(undecodable)
     }
 
     /// Sends settlements to the broker that leased the deliveries. Returns one result per

@@ -9,7 +9,8 @@ use punctual_core::{Clock as _, Epoch, Namespace, PartitionId};
 use punctual_engine::{Command, EngineError, Gauges, InFlight, Replies, Report};
 
 use super::{LocalBroker, PeerError, Polled};
-use crate::alarms::windows::{WindowSpec, WindowSum};
+use crate::measures::series::Series;
+use crate::measures::windows::{WindowSpec, WindowSum};
 use crate::broker::Broker;
 use crate::courier::queue::{LeaseToken, PollOptions, SettleResult, SettleScope, Settlement};
 use crate::namespace_view::{NamespaceView, ViewQuery};
@@ -59,6 +60,10 @@ impl LocalBroker for Broker {
 
     fn measure(&self, windows: &[WindowSpec]) -> Vec<WindowSum> {
         self.telemetry.windows().read(windows, self.clock.now())
+    }
+
+    fn series(&self, namespace: &Namespace) -> Series {
+        self.telemetry.series().read(namespace, self.clock.now())
     }
 
     async fn poll(&self, options: PollOptions) -> Result<Vec<Polled>, PeerError> {

@@ -1,4 +1,4 @@
-//! Encodes what brokers measure for alarms, as protobuf messages.
+//! Encodes what brokers measure, as protobuf messages.
 //!
 //! What a peer sends is untrusted: names are checked, and lists are bounded.
 
@@ -8,7 +8,9 @@ use punctual_core::{Invalid, Namespace, Timestamp};
 use punctual_proto::v1;
 
 use super::wire::WireError;
-use crate::alarms::windows::{LAG_RANGES, WINDOWS_MAX, WindowCounts, WindowSpec, WindowSum};
+use crate::measures::lag::LAG_RANGES;
+use crate::measures::series::{LAG_BUCKETS, ROWS, Series, SeriesRow};
+use crate::measures::windows::{WINDOWS_MAX, WindowCounts, WindowSpec, WindowSum};
 
 pub(super) fn put_windows(windows: &[WindowSpec]) -> v1::MeasureRequest {
     v1::MeasureRequest { windows: windows.iter().map(put_window).collect() }
@@ -16,12 +18,13 @@ pub(super) fn put_windows(windows: &[WindowSpec]) -> v1::MeasureRequest {
 
 fn put_window(spec: &WindowSpec) -> v1::MeasuredWindow {
     v1::MeasuredWindow {
-        namespace: spec.namespace.as_str().to_owned(),
+        namespace: spec.namespace.as_ref().map_or("", Namespace::as_str).to_owned(),
         window_ms: millis(spec.window),
         later_than_ms: match spec.counts {
-            WindowCounts::Failures => None,
+            WindowCounts::Failures | WindowCounts::Ends => None,
             WindowCounts::LaterThan(limit) => Some(millis(limit)),
         },
+        ends: spec.counts == WindowCounts::Ends,
     }
 }
 
@@ -34,10 +37,12 @@ pub(super) fn read_windows(request: v1::MeasureRequest) -> Result<Vec<WindowSpec
 
 fn read_window(window: &v1::MeasuredWindow) -> Result<WindowSpec, Invalid> {
     let counts = match window.later_than_ms {
+        None if window.ends => WindowCounts::Ends,
         None => WindowCounts::Failures,
         Some(limit) => WindowCounts::LaterThan(Duration::from_millis(limit)),
     };
-    let namespace = Namespace::new(&window.namespace)?;
+    let namespace = Some(window.namespace.as_str()).filter(|name| !name.is_empty());
+    let namespace = namespace.map(Namespace::new).transpose()?;
     Ok(WindowSpec { namespace, window: Duration::from_millis(window.window_ms), counts })
 }
 
@@ -47,6 +52,8 @@ pub(super) fn put_sums(sums: &[WindowSum]) -> v1::MeasureReply {
         total: sum.total,
         counted: sum.counted,
         lags: sum.lags.clone(),
+        dead: sum.dead,
+        lag_max_ms: millis(sum.lag_max),
     };
     v1::MeasureReply { sums: sums.iter().map(put).collect() }
 }
@@ -64,8 +71,38 @@ pub(super) fn read_sums(
         total: sum.total,
         counted: sum.counted,
         lags: sum.lags,
+        dead: sum.dead,
+        lag_max: Duration::from_millis(sum.lag_max_ms),
     };
     Ok(reply.sums.into_iter().map(read).collect())
+}
+
+pub(super) fn put_series(series: &Series) -> v1::SeriesReply {
+    let put = |(start, row): &(Timestamp, SeriesRow)| v1::MinuteRow {
+        start_ms: start.as_millis(),
+        done: row.done,
+        failed: row.failed,
+        dead: row.dead,
+        lags: row.lags.clone(),
+        lag_max_ms: millis(row.lag_max),
+    };
+    let since_ms = series.since.map(Timestamp::as_millis);
+    v1::SeriesReply { since_ms, rows: series.rows.iter().map(put).collect() }
+}
+
+pub(super) fn read_series(reply: v1::SeriesReply) -> Result<Series, WireError> {
+    let is_fine = |row: &v1::MinuteRow| row.lags.len() == LAG_BUCKETS;
+    if reply.rows.len() > usize::from(ROWS) || !reply.rows.iter().all(is_fine) {
+        return Err(WireError::TooMany(ROWS.into()));
+    }
+    let read = |row: v1::MinuteRow| {
+        let lag_max = Duration::from_millis(row.lag_max_ms);
+        let v1::MinuteRow { start_ms, done, failed, dead, lags, .. } = row;
+        (Timestamp::from_millis(start_ms), SeriesRow { done, failed, dead, lags, lag_max })
+    };
+    let mut rows: Vec<_> = reply.rows.into_iter().map(read).collect();
+    rows.sort_by_key(|(start, _)| *start);
+    Ok(Series { since: reply.since_ms.map(Timestamp::from_millis), rows })
 }
 
 fn millis(time: Duration) -> u64 {
@@ -80,15 +117,43 @@ mod tests {
     fn windows_and_sums_are_read_back_unchanged() {
         let namespace = Namespace::new("shop").unwrap();
         let window = Duration::from_secs(60);
-        let windows = [WindowCounts::Failures, WindowCounts::LaterThan(window)]
-            .map(|counts| WindowSpec { namespace: namespace.clone(), window, counts });
+        let windows = [
+            (Some(namespace.clone()), WindowCounts::Failures),
+            (Some(namespace), WindowCounts::LaterThan(window)),
+            (None, WindowCounts::Ends),
+        ]
+        .map(|(namespace, counts)| WindowSpec { namespace, window, counts });
         assert_eq!(read_windows(put_windows(&windows)).unwrap(), windows);
         let since = Timestamp::from_millis(1_700_000_000_000);
         let sums = [
             WindowSum::empty(since),
-            WindowSum { since, total: 3, counted: 2, lags: vec![1; LAG_RANGES] },
+            WindowSum {
+                since,
+                total: 3,
+                counted: 2,
+                dead: 1,
+                lags: vec![1; LAG_RANGES],
+                lag_max: window,
+            },
         ];
         assert_eq!(read_sums(put_sums(&sums), 2).unwrap(), sums);
         assert!(read_sums(put_sums(&sums), 1).is_err());
+    }
+
+    #[test]
+    fn a_series_is_read_back_unchanged_and_too_many_rows_are_refused() {
+        let at = Timestamp::from_millis(1_700_000_040_000);
+        let lag_max = Duration::from_millis(7);
+        let row = SeriesRow { done: 1, failed: 2, dead: 3, lags: vec![4; LAG_BUCKETS], lag_max };
+        for series in [
+            Series { since: None, rows: vec![] },
+            Series { since: Some(at), rows: vec![(at, row.clone()), (at.after(lag_max), row)] },
+        ] {
+            assert_eq!(read_series(put_series(&series)), Ok(series));
+        }
+        let rows = vec![v1::MinuteRow::default(); usize::from(ROWS) + 1];
+        assert!(read_series(v1::SeriesReply { since_ms: None, rows }).is_err());
+        let rows = vec![v1::MinuteRow::default()];
+        assert!(read_series(v1::SeriesReply { since_ms: None, rows }).is_err(), "no buckets");
     }
 }

@@ -21,7 +21,8 @@ use tonic::{Request, Response, Status};
 
 use super::wire::{self, Polled, WireError};
 use super::{MESSAGE_BYTES_MAX, PeerError, Secret, measure, view};
-use crate::alarms::windows::{WindowSpec, WindowSum};
+use crate::measures::series::Series;
+use crate::measures::windows::{WindowSpec, WindowSum};
 use crate::courier::queue::{
     LeaseToken, PollOptions, SettleResult, SettleScope, Settlement, WorkerLabel,
 };
@@ -66,6 +67,9 @@ pub(crate) trait LocalBroker: Send + Sync + 'static {
 
     /// Returns what this broker has counted within windows, one sum per window.
     fn measure(&self, windows: &[WindowSpec]) -> Vec<WindowSum>;
+
+    /// Returns what has ended at this broker in each minute.
+    fn series(&self, namespace: &Namespace) -> Series;
 
     /// Waits for deliveries of a queue at the local hub.
     fn poll(
@@ -185,6 +189,14 @@ impl<H: LocalBroker> Peers for PeerApi<H> {
     ) -> Result<Response<v1::MeasureReply>, Status> {
         let windows = measure::read_windows(request.into_inner()).map_err(invalid)?;
         Ok(Response::new(measure::put_sums(&self.local.measure(&windows))))
+    }
+
+    async fn series(
+        &self,
+        request: Request<v1::SeriesRequest>,
+    ) -> Result<Response<v1::SeriesReply>, Status> {
+        let namespace = namespace_of(&request.into_inner().namespace)?;
+        Ok(Response::new(measure::put_series(&self.local.series(&namespace))))
     }
 
     type PollStream = Pieces<v1::PollReply>;

@@ -30,7 +30,8 @@ use tonic::transport::Endpoint;
 use tonic::{Code, Request};
 
 use super::*;
-use crate::alarms::windows::{WindowSpec, WindowSum};
+use crate::measures::series::Series;
+use crate::measures::windows::{WindowSpec, WindowSum};
 use crate::courier::queue::{
     LeaseToken, PollOptions, SettleResult, SettleScope, Settlement, WorkerLabel,
 };
@@ -167,6 +168,11 @@ impl LocalBroker for FakeBroker {
             ..WindowSum::empty(Timestamp::EPOCH)
         };
         windows.iter().map(sum).collect()
+    }
+
+    fn series(&self, namespace: &Namespace) -> Series {
+        assert_eq!(*namespace, shop());
+        Series { since: Some(Timestamp::EPOCH), rows: Vec::new() }
     }
 
     async fn poll(&self, options: PollOptions) -> Result<Vec<Polled>, PeerError> {

@@ -84,7 +84,7 @@ pub(crate) async fn readyz(State(broker): State<Arc<Broker>>) -> ApiResult {
 /// The brokers of a cluster and their partitions.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Topology)]
-struct TopologyAnswer {
+pub(crate) struct TopologyAnswer {
     /// The address of the leader; `null` while there is none.
     leader: Option<String>,
     /// All brokers that are alive.
@@ -112,26 +112,31 @@ struct BrokerAnswer {
     responses((status = 200, description = "All brokers.", body = TopologyAnswer))
 )]
 pub(crate) async fn topology(State(broker): State<Arc<Broker>>) -> ApiResult {
-    if let Some(shared) = &broker.cluster {
-        let view = shared.membership.view().ok_or_else(|| {
-            Problem::not_ready(&[
-                "the brokers of the cluster have not been read from the store yet".to_owned(),
-            ])
-        })?;
-        return response::ok(&TopologyAnswer::of(&view));
-    }
-    // A single broker leads itself, and this response is its heartbeat.
-    let address = broker.address.to_string();
-    let partitions = broker.owners.handles().into_iter().map(|(partition, _)| partition.get());
-    let sole = BrokerAnswer {
-        address: address.clone(),
-        partitions: partitions.collect(),
-        last_heartbeat: broker.clock.now().to_string(),
-    };
-    response::ok(&TopologyAnswer { leader: Some(address), brokers: vec![sole] })
+    let topology = TopologyAnswer::now(&broker).ok_or_else(|| {
+        Problem::not_ready(&[
+            "the brokers of the cluster have not been read from the store yet".to_owned()
+        ])
+    })?;
+    response::ok(&topology)
 }
 
 impl TopologyAnswer {
+    /// The present topology; `None` if the brokers of the cluster are not known yet.
+    pub(crate) fn now(broker: &Broker) -> Option<Self> {
+        if let Some(shared) = &broker.cluster {
+            return shared.membership.view().map(|view| Self::of(&view));
+        }
+        // A single broker leads itself, and this response is its heartbeat.
+        let address = broker.address.to_string();
+        let partitions = broker.owners.handles().into_iter().map(|(partition, _)| partition.get());
+        let sole = BrokerAnswer {
+            address: address.clone(),
+            partitions: partitions.collect(),
+            last_heartbeat: broker.clock.now().to_string(),
+        };
+        Some(Self { leader: Some(address), brokers: vec![sole] })
+    }
+
     fn of(view: &ClusterView) -> Self {
         let brokers = view.present.iter().map(|seen| BrokerAnswer {
             address: seen.broker.to_string(),

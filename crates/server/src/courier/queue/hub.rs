@@ -290,7 +290,7 @@ impl Hub {
     }
 
     fn count(&self, delivery: &Delivery, outcome: &Outcome) {
-        self.telemetry.attempt(delivery, outcome, || self.clock.now());
+        self.telemetry.attempt(delivery, outcome, self.clock.now());
     }
 
     pub(super) fn dispatch_all(&self, lines: &[LineId]) {

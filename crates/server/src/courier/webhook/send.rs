@@ -88,7 +88,7 @@ impl HttpCourier {
         let sending = self.send(delivery);
         let result = self.stop.unless_stopped(fire_id, permit, guarantee, sending).await?;
         log_failure(delivery, &result);
-        self.telemetry.attempt(delivery, &result.outcome, || self.clock.now());
+        self.telemetry.attempt(delivery, &result.outcome, self.clock.now());
         Some(result)
     }
 

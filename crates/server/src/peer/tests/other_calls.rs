@@ -1,7 +1,7 @@
 //! Hand-overs, reports, gauges, polls and settlements, and the connections themselves.
 
 use super::*;
-use crate::alarms::windows::WindowCounts;
+use crate::measures::windows::WindowCounts;
 
 #[tokio::test]
 async fn a_partition_is_taken_even_if_the_caller_hangs_up() {
@@ -48,9 +48,11 @@ async fn reports_gauges_views_polls_and_settlements_arrive() {
     assert_eq!(vacant, Err(PeerError::NotMine));
 
     let window = Duration::from_secs(60);
-    let spec = WindowSpec { namespace: shop(), window, counts: WindowCounts::Failures };
+    let spec = WindowSpec { namespace: Some(shop()), window, counts: WindowCounts::Failures };
     let sums = peers.measure(&broker, &[spec]).await.unwrap();
     assert_eq!(sums.iter().map(|sum| sum.total).collect::<Vec<_>>(), [60]);
+    let series = peers.series(&broker, &shop()).await.unwrap();
+    assert_eq!(series.since, Some(Timestamp::EPOCH));
 
     let queue = Queue::new("orders").unwrap();
     peer.let_continue(1);

@@ -3,46 +3,52 @@
 //! A broker counts only for the windows that were asked for lately ([`AttemptWindows::read`]), and
 //! forgets the others. A window slides in steps of a sixtieth of its length. What is counted is
 //! lost when the broker ends; [`WindowSum::since`] says how far back a window reaches.
+//! `gather_measures` sums the windows of all brokers.
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError, RwLock};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
-use punctual_core::{AttemptNo, Namespace, Occasion, Outcome, Timestamp};
+use punctual_core::{Namespace, Outcome, Timestamp};
 use punctual_engine::Delivery;
 
-/// Steps in which a window slides.
-const STEPS: u64 = 60;
-/// One more step is kept: the one that has just begun.
-const STEPS_KEPT: usize = 61;
+use super::lag::{LAG_RANGES, LagPercentiles, end_of, has_lag, range_of};
+use super::sliding_counts::{SlidingCounts, StepCounts};
+
+/// Steps in which a window slides. One more is kept: the one that has just begun.
+const STEPS: u16 = 60;
 /// Windows of a broker: some hundred bytes each, or some kilobytes if lags are measured.
 pub(crate) const WINDOWS_MAX: usize = 16_384;
-/// How long a window is kept that is not asked for.
+/// How long a window is kept that is not asked for, and how often such windows are looked for.
 const UNUSED_MAX: Duration = Duration::from_secs(60);
-/// Cells of a window: all attempts, those that count, and then those of each range of lags.
+const CLEAN_EVERY: Duration = Duration::from_secs(1);
+/// Cells of a window: all attempts, those that count, fires that became dead letters, and then
+/// those of each range of lags.
 const TOTAL: usize = 0;
 const COUNTED: usize = 1;
-const RANGES: usize = 2;
-/// Ranges of lags: four per power of two, up to 2^22 ms, which is more than an hour.
-pub(crate) const LAG_RANGES: usize = 4 * 22 + 1;
+const DEAD: usize = 2;
+const RANGES: usize = 3;
 
 /// What is counted, and for how long.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct WindowSpec {
-    pub(crate) namespace: Namespace,
+    /// Only of this namespace; of all if `None`.
+    pub(crate) namespace: Option<Namespace>,
     pub(crate) window: Duration,
     pub(crate) counts: WindowCounts,
 }
 
 /// What a window counts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum WindowCounts {
     /// Attempts, and those that failed.
     Failures,
     /// First attempts of fires, and those that were sent later than this.
     LaterThan(Duration),
+    /// Attempts, those that failed, fires that became dead letters, and the lags of first attempts.
+    Ends,
 }
 
 /// What a window has counted.
@@ -53,8 +59,12 @@ pub(crate) struct WindowSum {
     pub(crate) total: u64,
     /// Attempts that failed, or fires that were too late.
     pub(crate) counted: u64,
+    /// Fires that became dead letters, if the window counts them.
+    pub(crate) dead: u64,
     /// How many fires were in each range of lags. Empty if lags are not counted.
     pub(crate) lags: Vec<u64>,
+    /// The largest lag.
+    pub(crate) lag_max: Duration,
 }
 
 /// The windows of a broker.
@@ -62,7 +72,9 @@ pub(crate) struct WindowSum {
 pub(crate) struct AttemptWindows {
     /// How many windows there are. Most brokers have none, and then nothing is locked.
     count: AtomicUsize,
-    by_namespace: RwLock<HashMap<Namespace, Vec<Window>>>,
+    /// When windows that are not asked for were looked for, in milliseconds.
+    cleaned_at_ms: AtomicU64,
+    by_namespace: RwLock<HashMap<Option<Namespace>, Vec<Window>>>,
 }
 
 struct Window {
@@ -79,21 +91,29 @@ struct UsedCounts {
 
 impl AttemptWindows {
     /// Counts an attempt that has ended.
-    pub(crate) fn record(
-        &self,
-        delivery: &Delivery,
-        outcome: &Outcome,
-        now: impl FnOnce() -> Timestamp,
-    ) {
+    pub(crate) fn record(&self, delivery: &Delivery, outcome: &Outcome, now: Timestamp) {
+        let namespace = &delivery.definition.namespace;
+        self.for_each(namespace, |window| window.record(delivery, outcome, now));
+    }
+
+    /// Counts a fire that has become a dead letter.
+    pub(crate) fn record_dead(&self, namespace: &Namespace, now: Timestamp) {
+        self.for_each(namespace, |window| {
+            if window.counts == WindowCounts::Ends {
+                window.add(now, [Some(DEAD), None, None]);
+            }
+        });
+    }
+
+    /// Calls for each window that counts this namespace.
+    fn for_each(&self, namespace: &Namespace, count: impl Fn(&Window)) {
         if self.count.load(Ordering::Relaxed) == 0 {
             return;
         }
         let windows = self.by_namespace.read().unwrap_or_else(PoisonError::into_inner);
-        let Some(windows) = windows.get(&delivery.definition.namespace) else { return };
-        let now = now();
-        for window in windows {
-            window.record(delivery, outcome, now);
-        }
+        let of_namespace = windows.get(&Some(namespace.clone()));
+        let of_all = windows.get(&None).filter(|_| !namespace.is_internal());
+        of_namespace.into_iter().chain(of_all).flatten().for_each(count);
     }
 
     /// Returns what each window has counted. A window that is not known yet starts now.
@@ -109,16 +129,18 @@ impl AttemptWindows {
     }
 
     fn start_missing(&self, specs: &[WindowSpec], now: Timestamp) {
-        let known = |windows: &HashMap<Namespace, Vec<Window>>, spec: &WindowSpec| {
+        let known = |windows: &HashMap<Option<Namespace>, Vec<Window>>, spec: &WindowSpec| {
             windows.get(&spec.namespace).is_some_and(|all| all.iter().any(|it| it.is(spec)))
         };
         {
             let windows = self.by_namespace.read().unwrap_or_else(PoisonError::into_inner);
-            let count = self.count.load(Ordering::Relaxed);
-            if count == specs.len() && specs.iter().all(|spec| known(&windows, spec)) {
+            let cleaned_at = Timestamp::from_millis(self.cleaned_at_ms.load(Ordering::Relaxed));
+            let is_clean = now.since(cleaned_at) < CLEAN_EVERY;
+            if is_clean && specs.iter().all(|spec| known(&windows, spec)) {
                 return;
             }
         }
+        self.cleaned_at_ms.store(now.as_millis(), Ordering::Relaxed);
         let mut windows = self.by_namespace.write().unwrap_or_else(PoisonError::into_inner);
         windows.retain(|_, all| {
             all.retain_mut(|window| !window.is_unused(now));
@@ -145,9 +167,11 @@ impl Window {
     fn new(spec: &WindowSpec, now: Timestamp) -> Self {
         let cells = match spec.counts {
             WindowCounts::Failures => RANGES,
-            WindowCounts::LaterThan(_) => RANGES + LAG_RANGES,
+            WindowCounts::LaterThan(_) | WindowCounts::Ends => RANGES + LAG_RANGES,
         };
-        let sliding = SlidingCounts::new(spec.window, cells);
+        let millis = u64::try_from(spec.window.as_millis()).unwrap_or(u64::MAX);
+        let step = Duration::from_millis(millis.div_ceil(u64::from(STEPS)));
+        let sliding = SlidingCounts::new(step, STEPS + 1, cells);
         let used = Mutex::new(UsedCounts { asked_at: now, sliding });
         Self { window: spec.window, counts: spec.counts, since: now, used }
     }
@@ -162,38 +186,55 @@ impl Window {
     }
 
     fn record(&self, delivery: &Delivery, outcome: &Outcome, now: Timestamp) {
-        match self.counts {
-            WindowCounts::Failures => {
-                let failed = !matches!(outcome, Outcome::Acked);
-                self.add(now, [Some(TOTAL), failed.then_some(COUNTED), None]);
+        let failed = || (!matches!(outcome, Outcome::Acked)).then_some(COUNTED);
+        let lag = has_lag(delivery).then(|| delivery.fired_at.since(delivery.fire_at));
+        let range = |lag| Some(RANGES + range_of(lag));
+        match (self.counts, lag) {
+            (WindowCounts::Failures, _) => self.add(now, [Some(TOTAL), failed(), None]),
+            (WindowCounts::Ends, None) => self.add(now, [Some(TOTAL), failed(), None]),
+            (WindowCounts::Ends, Some(lag)) => {
+                self.add(now, [Some(TOTAL), failed(), range(lag)]);
+                let lag_ms = u64::try_from(lag.as_millis()).unwrap_or(u64::MAX);
+                self.lock().sliding.raise(now, lag_ms);
             }
-            WindowCounts::LaterThan(limit) if has_lag(delivery) => {
-                let lag = delivery.fired_at.since(delivery.fire_at);
-                let range = Some(RANGES + range_of(lag));
-                self.add(now, [Some(TOTAL), (lag > limit).then_some(COUNTED), range]);
+            (WindowCounts::LaterThan(limit), Some(lag)) => {
+                self.add(now, [Some(TOTAL), (lag > limit).then_some(COUNTED), range(lag)]);
             }
-            WindowCounts::LaterThan(_) => {}
+            (WindowCounts::LaterThan(_), None) => {}
         }
     }
 
     fn add(&self, now: Timestamp, cells: [Option<usize>; 3]) {
-        let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut used = self.lock();
         cells.into_iter().flatten().for_each(|cell| used.sliding.add(now, cell));
     }
 
     fn sum(&self, now: Timestamp) -> WindowSum {
-        let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut used = self.lock();
         used.asked_at = now;
-        let mut cells = used.sliding.sum(now);
+        let StepCounts { mut cells, max } = used.sliding.sum(now);
         let lags = cells.split_off(RANGES);
-        WindowSum { since: self.since, total: cells[TOTAL], counted: cells[COUNTED], lags }
+        WindowSum {
+            since: self.since,
+            total: cells[TOTAL],
+            counted: cells[COUNTED],
+            dead: cells[DEAD],
+            lags,
+            lag_max: Duration::from_millis(max),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, UsedCounts> {
+        // A count is a single step, so the counts are consistent even after a panic.
+        self.used.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl WindowSum {
     /// Nothing was counted until `now`.
-    pub(crate) const fn empty(now: Timestamp) -> Self {
-        Self { since: now, total: 0, counted: 0, lags: Vec::new() }
+    pub(crate) fn empty(now: Timestamp) -> Self {
+        let (lags, lag_max) = (Vec::new(), Duration::ZERO);
+        Self { since: now, total: 0, counted: 0, dead: 0, lags, lag_max }
     }
 
     /// Adds what another broker has counted.
@@ -201,12 +242,20 @@ impl WindowSum {
         self.since = self.since.max(other.since);
         self.total = self.total.saturating_add(other.total);
         self.counted = self.counted.saturating_add(other.counted);
+        self.dead = self.dead.saturating_add(other.dead);
+        self.lag_max = self.lag_max.max(other.lag_max);
         if self.lags.len() < other.lags.len() {
             self.lags.resize(other.lags.len(), 0);
         }
         for (sum, count) in self.lags.iter_mut().zip(&other.lags) {
             *sum = sum.saturating_add(*count);
         }
+    }
+
+    /// The percentiles of lags; `None` if no fire was counted. Each but the maximum is up to a fifth
+    /// too large.
+    pub(crate) fn lag_percentiles(&self) -> Option<LagPercentiles> {
+        LagPercentiles::of(&self.lags, end_of, self.lag_max)
     }
 
     /// The lag that 99 of 100 fires did not exceed. `limit` is the lag beyond which fires were
@@ -230,75 +279,6 @@ impl WindowSum {
     }
 }
 
-/// A retry or a redrive is late on purpose, and a manual fire has no due time of its own.
-pub(crate) fn has_lag(delivery: &Delivery) -> bool {
-    let is_scheduled = matches!(delivery.occasion, Occasion::Due | Occasion::Return);
-    delivery.attempt == AttemptNo::FIRST && is_scheduled && !delivery.redriven
-}
-
-/// The range of a lag.
-fn range_of(lag: Duration) -> usize {
-    let end = |range: &usize| lag <= end_of(*range);
-    (0..LAG_RANGES).find(end).unwrap_or(LAG_RANGES - 1)
-}
-
-/// The largest lag of a range: 2^(range / 4) milliseconds.
-fn end_of(range: usize) -> Duration {
-    let power = u32::try_from(range / 4).unwrap_or(u32::MAX);
-    let quarter = [1000, 1189, 1414, 1682][range % 4];
-    Duration::from_micros((1_u64 << power.min(32)).saturating_mul(quarter))
-}
-
-/// Counts in steps of a sixtieth of a window. The steps that have left the window are cleared when
-/// the time has passed them.
-struct SlidingCounts {
-    step_ms: u64,
-    cells: usize,
-    /// The number of the newest step since the epoch.
-    newest: u64,
-    counts: Box<[u32]>,
-}
-
-impl SlidingCounts {
-    fn new(window: Duration, cells: usize) -> Self {
-        let millis = u64::try_from(window.as_millis()).unwrap_or(u64::MAX);
-        let counts = vec![0; cells * STEPS_KEPT].into();
-        Self { step_ms: millis.div_ceil(STEPS).max(1), cells, newest: 0, counts }
-    }
-
-    fn add(&mut self, now: Timestamp, cell: usize) {
-        self.slide(now);
-        let start = self.start_of(self.newest);
-        let count = &mut self.counts[start + cell];
-        *count = count.saturating_add(1);
-    }
-
-    fn sum(&mut self, now: Timestamp) -> Vec<u64> {
-        self.slide(now);
-        let mut sums = vec![0; self.cells];
-        for step in self.counts.chunks_exact(self.cells) {
-            for (sum, count) in sums.iter_mut().zip(step) {
-                *sum += u64::from(*count);
-            }
-        }
-        sums
-    }
-
-    fn slide(&mut self, now: Timestamp) {
-        let step = now.as_millis() / self.step_ms;
-        let first = (self.newest + 1).max(step.saturating_sub(STEPS));
-        for passed in first..=step {
-            let start = self.start_of(passed);
-            self.counts[start..start + self.cells].fill(0);
-        }
-        self.newest = self.newest.max(step);
-    }
-
-    fn start_of(&self, step: u64) -> usize {
-        usize::try_from(step % (STEPS + 1)).unwrap_or(0) * self.cells
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -310,45 +290,13 @@ mod tests {
     }
 
     #[test]
-    fn a_count_stays_for_its_window_and_at_most_a_step_longer() {
-        let mut counts = SlidingCounts::new(SECOND * 60, 1);
-        counts.add(at(0), 0);
-        counts.add(at(59_999), 0);
-        for (millis, sum) in [
-            (59_999, 2),
-            (60_000, 2),
-            (60_999, 2),
-            (61_000, 1),
-            (119_999, 1),
-            (120_999, 0),
-            (900_000_000, 0),
-        ] {
-            assert_eq!(counts.sum(at(millis)), [sum], "{millis}");
-        }
-        counts.add(at(900_000_000), 0);
-        assert_eq!(counts.sum(at(900_000_001)), [1]);
-    }
-
-    #[test]
-    fn ranges_of_lags_grow_by_a_fifth_and_reach_an_hour() {
-        assert_eq!(end_of(0), Duration::from_millis(1));
-        assert_eq!(end_of(LAG_RANGES - 1), Duration::from_millis(1 << 22));
-        for range in 1..LAG_RANGES {
-            assert_eq!(range_of(end_of(range)), range);
-            assert_eq!(range_of(end_of(range - 1) + Duration::from_nanos(1)), range);
-            assert!(end_of(range) <= end_of(range - 1) * 6 / 5, "{range}");
-        }
-        assert_eq!(range_of(Duration::ZERO), 0);
-        assert_eq!(range_of(SECOND * 86_400), LAG_RANGES - 1);
-    }
-
-    #[test]
     fn whether_the_p99_is_over_the_limit_is_exact() {
         let sum = |on_time: u64, late: u64| {
             let mut lags = vec![0; LAG_RANGES];
             lags[range_of(SECOND)] += on_time;
             lags[range_of(SECOND + Duration::from_millis(1))] += late;
-            WindowSum { since: at(0), total: on_time + late, counted: late, lags }
+            let (total, counted) = (on_time + late, late);
+            WindowSum { total, counted, lags, ..WindowSum::empty(at(0)) }
         };
         for (on_time, late, over) in
             [(0, 0, false), (100, 0, false), (99, 1, false), (98, 2, true), (0, 1, true)]
@@ -361,7 +309,7 @@ mod tests {
     #[test]
     fn a_window_starts_when_it_is_first_asked_for_and_ends_when_it_is_not() {
         let spec = |window| WindowSpec {
-            namespace: Namespace::new("shop").unwrap(),
+            namespace: Some(Namespace::new("shop").unwrap()),
             window,
             counts: WindowCounts::Failures,
         };

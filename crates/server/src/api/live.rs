@@ -1,0 +1,161 @@
+//! Live feeds: what happens in a namespace, or in all, once a second.
+//!
+//! A feed runs while it has listeners, and all of them share its messages: each second is counted,
+//! summed over all brokers and rendered once. A listener that does not read misses messages, and a
+//! feed never waits for one. Feeds end when the broker drains. `api/http/live` sends the messages
+//! and bounds the number of listeners, and with it that of feeds.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use axum::body::Bytes;
+use punctual_core::{Clock as _, Namespace, Timestamp};
+use tokio::sync::watch;
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::task_stats::{TaskStats, count_all_tasks, count_tasks};
+use crate::broker::Broker;
+use crate::gather_measures::sum_windows;
+use crate::measures::windows::{WindowCounts, WindowSpec, WindowSum};
+use crate::problem::Problem;
+
+/// How often a feed has a message.
+const EVERY: Duration = Duration::from_secs(1);
+/// The window of rates, and that of lags.
+pub(crate) const RATES_OVER: Duration = Duration::from_secs(5);
+const LAGS_OVER: Duration = Duration::from_secs(60);
+/// Counting tasks takes at most this part of the time. With very many partitions or namespaces the
+/// counts are therefore older than the rest of a message.
+const COUNT_PART: u32 = 10;
+
+/// What happened up to a second.
+#[derive(Debug)]
+pub(crate) struct LiveSecond {
+    pub(crate) at: Timestamp,
+    pub(crate) stats: TaskStats,
+    /// The last seconds, for rates.
+    pub(crate) rates: WindowSum,
+    /// The last minute, for lags.
+    pub(crate) minute: WindowSum,
+}
+
+/// Renders a message of a feed.
+pub(crate) type RenderSecond = fn(&Broker, &Option<Namespace>, &LiveSecond) -> Bytes;
+
+/// The feeds of a broker that have listeners, by namespace; `None` is all namespaces.
+#[derive(Debug, Default)]
+pub(crate) struct LiveFeeds(Mutex<HashMap<Option<Namespace>, watch::Sender<Bytes>>>);
+
+impl LiveFeeds {
+    /// Listens to a feed, which is started if it has no other listener. The first message is empty
+    /// until the first second was counted.
+    pub(crate) fn listen(
+        broker: &Arc<Broker>,
+        namespace: Option<Namespace>,
+        render: RenderSecond,
+    ) -> watch::Receiver<Bytes> {
+        let mut feeds = broker.live.lock();
+        if let Some(feed) = feeds.get(&namespace) {
+            let mut messages = feed.subscribe();
+            messages.mark_changed();
+            return messages;
+        }
+        let (feed, messages) = watch::channel(Bytes::new());
+        feeds.insert(namespace.clone(), feed.clone());
+        drop(feeds);
+        tokio::spawn(run(Arc::clone(broker), namespace, feed, render));
+        messages
+    }
+
+    /// Removes a feed without listeners. Returns whether it is removed.
+    fn remove_unused(&self, namespace: &Option<Namespace>) -> bool {
+        let mut feeds = self.lock();
+        let is_unused = feeds.get(namespace).is_none_or(|feed| feed.receiver_count() == 0);
+        if is_unused {
+            feeds.remove(namespace);
+        }
+        is_unused
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Option<Namespace>, watch::Sender<Bytes>>> {
+        // Every update is a single step, so the value is consistent even after a panic.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Runs a feed until it has no listener or the broker drains.
+async fn run(
+    broker: Arc<Broker>,
+    namespace: Option<Namespace>,
+    feed: watch::Sender<Bytes>,
+    render: RenderSecond,
+) {
+    let mut draining = broker.draining.clone();
+    let messages = async {
+        let mut ticks = interval(EVERY);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut counter = Counter { stats: None, again_at: Timestamp::EPOCH };
+        loop {
+            ticks.tick().await;
+            if broker.live.remove_unused(&namespace) {
+                return;
+            }
+            if let Some(second) = counter.second(&broker, &namespace).await {
+                feed.send_replace(render(&broker, &namespace, &second));
+            }
+        }
+    };
+    tokio::select! {
+        () = messages => {}
+        _ = draining.wait_for(|draining| *draining) => {
+            broker.live.lock().remove(&namespace);
+        }
+    }
+}
+
+/// Counts tasks, and remembers when to count them again.
+struct Counter {
+    stats: Option<TaskStats>,
+    again_at: Timestamp,
+}
+
+impl Counter {
+    /// Measures a second. `None` if tasks could not be counted yet.
+    async fn second(
+        &mut self,
+        broker: &Arc<Broker>,
+        namespace: &Option<Namespace>,
+    ) -> Option<LiveSecond> {
+        let started = broker.clock.now();
+        if started >= self.again_at {
+            match count(broker, namespace.as_ref(), started).await {
+                Ok(stats) => self.stats = Some(stats),
+                Err(problem) => {
+                    tracing::debug!(problem = problem.detail(), "tasks not counted for live feed");
+                }
+            }
+            let now = broker.clock.now();
+            self.again_at = now.after(now.since(started) * COUNT_PART);
+        }
+        let spec = |window| WindowSpec {
+            namespace: namespace.clone(),
+            window,
+            counts: WindowCounts::Ends,
+        };
+        let sums = sum_windows(broker, &[spec(RATES_OVER), spec(LAGS_OVER)]).await.sum;
+        let [rates, minute] = <[WindowSum; 2]>::try_from(sums).ok()?;
+        Some(LiveSecond { at: broker.clock.now(), stats: self.stats?, rates, minute })
+    }
+}
+
+async fn count(
+    broker: &Broker,
+    namespace: Option<&Namespace>,
+    now: Timestamp,
+) -> Result<TaskStats, Problem> {
+    match namespace {
+        Some(namespace) => count_tasks(broker, namespace, now).await,
+        None => count_all_tasks(broker, now).await,
+    }
+}
