@@ -11,13 +11,9 @@ use crate::browser::Browser;
 fn worker(broker: &TestBroker, name: &str) -> TcpStream {
     let mut stream = TcpStream::connect(broker.address).unwrap();
     let body = format!(r#"{{"wait": "60s", "worker": "{name}"}}"#);
-    write!(
-        stream,
-        "POST /v1/shop/queues/reports/lease HTTP/1.1\r\nhost: {}\r\ncontent-length: {}\r\n\r\n{body}",
-        broker.address,
-        body.len()
-    )
-    .unwrap();
+    let (host, length) = (broker.address, body.len());
+    let head = format!("POST /v1/shop/queues/reports/lease HTTP/1.1\r\nhost: {host}\r\n");
+    write!(stream, "{head}content-length: {length}\r\n\r\n{body}").unwrap();
     stream
 }
 

@@ -1,9 +1,9 @@
 // One task, explained: why it has not fired yet, its life on one line, its fires with what the
 // receivers answered, what comes next, and its definition as it was sent.
 
-import { html, useEffect } from '../vendor/preact-htm.js';
+import { html, useState } from '../vendor/preact-htm.js';
 import { cancel, command, letters, touch } from '../parts/actions.js';
-import { get, getText } from '../parts/api.js';
+import { getText } from '../parts/api.js';
 import { rawAt } from '../parts/json.js';
 import { Life, moments } from '../parts/life.js';
 import { href } from '../parts/route.js';
@@ -13,11 +13,10 @@ import { Ago, Time, millis, now, span } from '../parts/time.js';
 import { Button, Copy, Empty, Facts, Loaded, Panel, State, Value, useLoad } from '../parts/ui.js';
 import { count, lag, outcomeWords, targetWords } from '../parts/words.js';
 
-// A task that fires within this time, or is firing, is loaded again each `POLL_MS`.
+// A task that fires within this time, or is firing, is loaded again more often.
 const SOON_MS = 60_000;
-const POLL_MS = 2000;
-// How long the broker waits for another version before it answers.
-const WAIT = '25s';
+const SOON_POLL_MS = 2000;
+const POLL_MS = 10_000;
 const ENDED = ['done', 'dead', 'cancelled', 'replaced'];
 
 const WAITING = {
@@ -27,31 +26,9 @@ const WAITING = {
   owner: ['dead', 'Waits for an owner'],
 };
 
-// Loads again when the version changes, or often while something is about to happen.
-function useFresh(ns, name, task, reload) {
-  const version = task?.version;
-  const isSoon = task && !ENDED.includes(task.state) && task.state !== 'paused'
-    && millis(task.fire_at) - now() < SOON_MS;
-  useEffect(() => {
-    if (!version) return undefined;
-    if (isSoon) {
-      const timer = setInterval(() => document.hidden || reload(), POLL_MS);
-      return () => clearInterval(timer);
-    }
-    const stop = new AbortController();
-    const wait = async () => {
-      while (!stop.signal.aborted) {
-        const query = { after_version: version, wait: WAIT };
-        const found = await get([ns, 'tasks', name], query, stop.signal);
-        if (found.version !== version || found.state !== task.state) return reload();
-        if (millis(found.fire_at) - now() < SOON_MS) return reload();
-      }
-      return undefined;
-    };
-    // Without an answer the page still refreshes by hand.
-    wait().catch(() => {});
-    return () => stop.abort();
-  }, [ns, name, version, isSoon, task?.state]);
+function pollTime(task) {
+  if (!task || ENDED.includes(task.state) || task.state === 'paused') return POLL_MS;
+  return millis(task.fire_at) - now() < SOON_MS ? SOON_POLL_MS : POLL_MS;
 }
 
 function Actions({ ns, name, task, fire }) {
@@ -175,11 +152,13 @@ function Explained({ ns, name, found, text }) {
 }
 
 export default function TaskView({ ns, name }) {
+  const [every, setEvery] = useState(POLL_MS);
   const loaded = useLoad(async (stop) => {
     const text = await getText([ns, 'tasks', name, 'explain'], {}, stop);
-    return { text, found: JSON.parse(text) };
-  }, [ns, name]);
-  useFresh(ns, name, loaded.data?.found.task, loaded.reload);
+    const found = JSON.parse(text);
+    setEvery(pollTime(found.task));
+    return { text, found };
+  }, [ns, name], { every });
   return html`<${Loaded} from=${loaded}>${({ found, text }) => html`
     <${Explained} ns=${ns} name=${name} found=${found} text=${text} />`}</${Loaded}>`;
 }
