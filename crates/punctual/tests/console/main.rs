@@ -17,4 +17,5 @@ mod operator;
 mod restarts;
 mod size;
 mod tokens;
+mod words;
 mod workers;

@@ -29,7 +29,8 @@ function partsOf(ms, name) {
   return Object.fromEntries(found.map(({ type, value }) => [type, value]));
 }
 
-export const millis = (at) => (typeof at === 'number' ? at : Date.parse(at));
+// Times of the API are RFC 3339 or milliseconds; users type them into filters.
+export const millis = (at) => (/^\d+$/.test(at) ? Number(at) : Date.parse(at));
 
 // `2026-11-18 09:00:05`, in the zone of the page.
 export function clock(at, { millisecond, minute } = {}) {
@@ -40,7 +41,8 @@ export function clock(at, { millisecond, minute } = {}) {
   return `${day}:${p.second}${millisecond ? `.${String(ms % 1000).padStart(3, '0')}` : ''}`;
 }
 export const zoneName = (at = now()) => partsOf(millis(at), zone.value).timeZoneName;
-export const inZone = (at) => `${clock(at)} ${zoneName(at)}`;
+export const inZone = (at) =>
+  (Number.isNaN(millis(at)) ? String(at) : `${clock(at)} ${zoneName(at)}`);
 export const iso = (ms) => new Date(ms).toISOString();
 
 // The day and hour of an instant in the zone of the page.

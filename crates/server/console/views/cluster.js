@@ -71,7 +71,8 @@ export default function Cluster() {
   const moves = useMoves(topology.data);
   const who = session.value;
   return html`<h1>Cluster</h1>
-    <${Facts} of=${[['Cluster', who.cluster], ['Store', who.store], ['Version', who.version]]} />
+    <${Facts} of=${[['Cluster', who.cluster ?? 'none: one broker'], ['Store', who.store],
+      ['Version', who.version]]} />
     ${(ready.data?.warnings ?? []).map((text) => html`<p class="warning">
       <${Icon} name="warning" />${text}</p>`)}
     ${ready.error && html`<p class="warning"><${Icon} name="warning" />${ready.error.message}</p>`}

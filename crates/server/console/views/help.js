@@ -22,8 +22,8 @@ export default function Help() {
     <${Panel} id="steps" title="First steps"><${FirstSteps} /></${Panel}>
     <div class="columns">
       <${Panel} id="broker" title="This broker"><${Facts} of=${[
-        ['Address', who.broker], ['Cluster', who.cluster], ['Store', who.store],
-        ['Version', who.version], ['Token', rightsOf(who)],
+        ['Address', who.broker], ['Cluster', who.cluster ?? 'none: one broker'],
+        ['Store', who.store], ['Version', who.version], ['Token', rightsOf(who)],
       ]} /></${Panel}>
       <${Panel} id="keys" title="Keys"><${KeyList} /></${Panel}></div>
     <${Panel} id="calls" title="Calls of the API">

@@ -8,7 +8,7 @@ import { CLUSTER, href } from '../parts/route.js';
 import { isAdmin, session } from '../parts/session.js';
 import { useSignal } from '../parts/signal.js';
 import { span } from '../parts/time.js';
-import { Button, Loaded, Panel, useLoad } from '../parts/ui.js';
+import { Button, Lazy, Loaded, Panel, useLoad } from '../parts/ui.js';
 import { count, lag, plural } from '../parts/words.js';
 
 const firstSteps = () => import('../parts/steps.js');

@@ -9,7 +9,7 @@ import { live } from '../parts/live.js';
 import { href, setQuery } from '../parts/route.js';
 import { useSignal } from '../parts/signal.js';
 import { inZone, iso, midnight, now, span, zone, zoneName } from '../parts/time.js';
-import { Icon, Loaded, Panel, Select, State, useLoad } from '../parts/ui.js';
+import { Icon, Lazy, Loaded, Panel, Select, State, useLoad } from '../parts/ui.js';
 import { count, lag, plural } from '../parts/words.js';
 import { QueueTable } from './queues.js';
 
@@ -89,7 +89,8 @@ function SeriesPanels({ series, range }) {
       <${Select} aria-label="Range" options=${RANGES} value=${range}
         onPick=${(name) => setQuery({ for: name })} />`}>
       <${Chart} times=${times} series=${fires} label="Fires by outcome over time" />
-      <p class="dim">Measured since ${inZone(series.since)}.</p></${Panel}>
+      <p class="dim">${series.since ? `Measured since ${inZone(series.since)}.`
+        : 'Nothing was measured yet.'}</p></${Panel}>
     <${Panel} id="lag" title="Lag over time">
       <${Chart} times=${times} series=${lags} log label="Lag percentiles over time" /></${Panel}>
     <${Panel} id="histogram" title="Lag of fires"><${LagPanel} series=${series} /></${Panel}>`;

@@ -61,7 +61,9 @@ function Changes({ ns, since }) {
   const message = useSignal(live);
   const first = useRef(null);
   if (message?.ns !== ns) return null;
-  if (first.current?.since !== since) first.current = { since, counts: message.counts };
+  if (!first.current || first.current.since !== since) {
+    first.current = { since, counts: message.counts };
+  }
   const { counts } = first.current;
   const moved = ['accepted', 'done', 'dead', 'cancelled', 'paused']
     .reduce((sum, name) => sum + Math.abs(message.counts[name] - counts[name]), 0);

@@ -30,7 +30,7 @@ const HERDS_MAX = 5;
 
 const align = (ms, zoom) => (zoom.step_ms >= 2 * HOUR ? midnight(ms) : ms - (ms % zoom.step_ms));
 
-function Bars({ ns, steps, zoom, level, at }) {
+function Bars({ steps, zoom, level, at }) {
   const [drag, setDrag] = useState(null);
   const [focus, setFocus] = useState(0);
   const box = useRef();
@@ -116,7 +116,7 @@ export default function Timeline({ ns, query }) {
   useSignal(zone);
   const level = Math.max(0, ZOOMS.findIndex((zoom) => zoom.for === (query.for ?? '24h')));
   const zoom = ZOOMS[level];
-  const at = query.at ? Date.parse(query.at) : align(now(), zoom);
+  const at = Date.parse(query.at) || align(now(), zoom);
   const found = useLoad((stop) => get([ns, 'forecast'],
     { at: iso(at), for: zoom.for, step: zoom.step }, stop), [ns, iso(at), zoom.for]);
   const move = (steps) => setQuery({ at: iso(at + steps * zoom.length), from: '', to: '' });
@@ -136,7 +136,7 @@ export default function Timeline({ ns, query }) {
       return html`<p>${plural(total, 'fire')} expected, at most ${compact(top)} in${' '}
           ${span(zoom.step_ms)}.
           ${!complete && ` Counted up to ${inZone(until)}.`}</p>
-        <${Bars} key=${`${at}${zoom.for}`} ns=${ns} steps=${steps} zoom=${zoom} level=${level}
+        <${Bars} key=${`${at}${zoom.for}`} steps=${steps} zoom=${zoom} level=${level}
           at=${at} />
         <${Ticks} starts=${steps.map(({ from }) => Date.parse(from))} zoom=${zoom} />
         ${total === 0 && html`<${Empty}>No fire is expected in this time.</${Empty}>`}
