@@ -40,6 +40,7 @@ fn cron_expressions_have_the_right_words() {
         ("0 0 1,15 * *", "at 00:00 on day 1 and 15 of the month"),
         ("0 6 L * *", "at 06:00 on the last day of the month"),
         ("0 0 1 1 *", "at 00:00 on day 1 of the month in January"),
+        ("0 0 * JAN-MAR *", "at 00:00 every day in January to March"),
         ("@daily", "at 00:00 every day"),
         ("@hourly", "every hour"),
         ("15 30 9 * * *", "at 09:30:15 every day"),
@@ -49,6 +50,7 @@ fn cron_expressions_have_the_right_words() {
         ("0 0 15W * *", "cron 0 0 15W * *"),
         ("0 0 * * FRI#2", "cron 0 0 * * FRI#2"),
         ("10/15 * * * *", "cron 10/15 * * * *"),
+        ("*/7 * * * *", "cron */7 * * * *"),
         ("0 0 9 * * * 2027", "cron 0 0 9 * * * 2027"),
         ("0 9-17 * * *", "every hour from 09:00 to 17:00"),
     ];

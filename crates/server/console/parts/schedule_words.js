@@ -36,7 +36,11 @@ function set(field, name) {
 }
 
 const isAny = (field) => field === '*' || field === '?';
-const step = (field) => /^(?:\*|0)\/(\d+)$/.exec(field)?.[1];
+// A step that does not divide the range begins anew with it, which no short words say.
+const step = (field, range = 60) => {
+  const length = /^(?:\*|0)\/(\d+)$/.exec(field)?.[1];
+  return range % length === 0 ? length : undefined;
+};
 const two = (text) => text.padStart(2, '0');
 
 function timeOfDay(second, minute, hour) {
@@ -49,7 +53,7 @@ function timeOfDay(second, minute, hour) {
     if (seconds) return undefined;
     const past = minute === '0' ? 'on the hour' : `at ${plural(Number(minute), 'minute')} past`;
     if (isAny(hour)) return minute === '0' ? 'every hour' : `every hour ${past}`;
-    if (step(hour)) return `every ${step(hour)} hours ${past}`;
+    if (step(hour, 24)) return `every ${step(hour, 24)} hours ${past}`;
     const range = set(hour, (text) => plain(text) && `${two(text)}:${two(minute)}`);
     return range && `every hour from ${range}`;
   }
@@ -87,13 +91,12 @@ export function cronWords(text) {
     const days = last || (set(day, plain) && `on day ${set(day, plain)} of the month`);
     if (!days) return literal;
     words.push(days);
-  }
+  } else if (time.startsWith('at ')) words.push('every day');
   if (!isAny(month)) {
     const months = set(month, named(MONTHS, 1));
     if (!months) return literal;
     words.push(`in ${months}`);
   }
-  if (words.length === 1 && time.startsWith('at ')) words.push('every day');
   return words.join(' ');
 }
 

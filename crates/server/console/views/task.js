@@ -49,7 +49,7 @@ function Actions({ ns, name, task, fire }) {
       && button('Fire now', () => command(ns, name, 'fire'))}
     ${operates && state === 'dead' && fire
       && button('Redrive', () => letters(ns, 'redrive', { ids: [fire.fire_id], number: 1 }))}
-    ${produces && task.key && task.target && html`<a class="button"
+    ${produces && !isEnded && task.key && html`<a class="button"
       href=${href([ns, 'tasks', name, 'edit'])}>Edit</a>`}
     ${produces && task.target && html`<a class="button" href=${href([ns, 'tasks', name, 'copy'])}>
       Duplicate</a>`}
