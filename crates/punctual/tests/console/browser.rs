@@ -192,9 +192,10 @@ impl Browser {
         self.act_on("css selector", selector, "value", &json!({"text": text}));
     }
 
-    /// Chooses an option of a select by its value.
-    pub(crate) fn choose(&self, selector: &str, value: &str) {
-        self.click(&format!("{selector} option[value='{value}']"));
+    /// Chooses an option of a select by its text.
+    pub(crate) fn choose(&self, text: &str) {
+        let path = format!("//select/option[normalize-space(.) = \"{text}\"]");
+        self.act_on("xpath", &path, "click", &json!({}));
     }
 
     /// Presses keys at once, such as Control and K, and releases them.

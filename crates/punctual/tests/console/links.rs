@@ -19,7 +19,7 @@ fn a_link_opens_the_same_list_with_its_filters_and_page() {
     page.wait_for("order-000");
     page.fill("[data-filter]", "order-1\u{e007}");
     page.wait_until_gone("order-000");
-    page.choose("form select", "scheduled");
+    page.choose("scheduled");
     page.wait_for_fragment("state=scheduled");
     page.click(".labels a");
     page.wait_for_fragment("label=region%3Da%2Fb%3Fc%23d%25");

@@ -121,7 +121,8 @@ export function letters(ns, verb, chosen) {
       do {
         answer = await post([ns, 'dead', verb], scope(chosen));
         total += answer.redriven ?? answer.deleted ?? 0;
-      } while (answer.more && (answer.redriven || answer.deleted));
+        // Letters that die again meanwhile are not redriven once more.
+      } while (answer.more && total < chosen.number && (answer.redriven || answer.deleted));
       const failed = answer.problems?.length ?? 0;
       const text = `${plural(total, 'dead letter')} ${isDelete ? 'deleted' : 'redriven'}`;
       done(failed ? `${text}, ${count(failed)} not: ${answer.problems[0].detail}` : `${text}.`);

@@ -28,6 +28,7 @@ export function Chart({ times, series, log, label }) {
     let plot;
     let gone = false;
     let observer;
+    const box = ref.current;
     import('../vendor/uplot.js').then(({ default: UPlot }) => {
       if (gone) return;
       const axis = { stroke: colour('dim'), grid: { stroke: colour('line'), width: 1 },
@@ -35,7 +36,7 @@ export function Chart({ times, series, log, label }) {
       const day = times.at(-1) - times[0] > 86_400_000;
       const name = (s) => (day ? clock(s * 1000).slice(5, 10) : clock(s * 1000).slice(11, 16));
       plot = new UPlot({
-        width: ref.current.clientWidth, height: HEIGHT, legend: { show: false },
+        width: box.clientWidth, height: HEIGHT, legend: { show: false },
         cursor: { drag: { x: false, y: false }, y: false },
         scales: { x: {}, y: log ? { distr: 3 } : { range: (_, low, high) => [0, high || 1] } },
         axes: [
@@ -46,10 +47,10 @@ export function Chart({ times, series, log, label }) {
         series: [{}, ...series.map(({ ink }) => ({
           stroke: colour(ink), width: 1.5, points: { show: false }, spanGaps: false,
         }))],
-      }, [times.map((ms) => ms / 1000), ...series.map(({ values }) => values)], ref.current);
+      }, [times.map((ms) => ms / 1000), ...series.map(({ values }) => values)], box);
       observer = new ResizeObserver(() =>
-        plot.setSize({ width: ref.current.clientWidth, height: HEIGHT }));
-      observer.observe(ref.current);
+        plot.setSize({ width: box.clientWidth, height: HEIGHT }));
+      observer.observe(box);
     });
     return () => {
       gone = true;

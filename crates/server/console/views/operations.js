@@ -6,7 +6,7 @@ import { get, remove } from '../parts/api.js';
 import { ask } from '../parts/dialog.js';
 import { go, href } from '../parts/route.js';
 import { may } from '../parts/session.js';
-import { Time, millis, span } from '../parts/time.js';
+import { Time, millis, now, span } from '../parts/time.js';
 import { Button, Empty, Loaded, Share, State, say, useLoad } from '../parts/ui.js';
 import { count } from '../parts/words.js';
 
@@ -30,7 +30,7 @@ const whereWords = (where) => Object.entries(where ?? {}).filter(([, value]) => 
   .map(([name, value]) => `${name}=${value}`).join(' ') || 'all tasks';
 
 function Row({ ns, of, isChosen }) {
-  const took = millis(of.ended_at ?? new Date().toISOString()) - millis(of.started_at);
+  const took = (of.ended_at ? millis(of.ended_at) : now()) - millis(of.started_at);
   const again = async () => {
     const started = await bulkMatching(ns, of.do, of.where);
     if (started?.id) go([ns, 'operations'], { id: started.id });

@@ -8,6 +8,8 @@ import { State, useDialog } from '../parts/ui.js';
 
 const TYPING_MS = 150;
 const SHOWN = 8;
+// Read for each search, so that the task with exactly this key is likely among them.
+const READ = 100;
 // Without a namespace, the key is looked up in so many.
 const NAMESPACES_MAX = 10;
 
@@ -17,13 +19,15 @@ async function namespaces(stop) {
 }
 
 async function tasksOf(ns, text, stop) {
-  const calls = [get([ns, 'tasks'], { key_prefix: text, limit: SHOWN }, stop)];
+  const calls = [get([ns, 'tasks'], { key_prefix: text, limit: READ }, stop)];
   // Anything else is no id, and asking for it would only be a 404.
   if (/^[0-9a-z]{26}$/.test(text)) calls.push(get([ns, 'tasks', text], {}, stop));
   const [listed, named] = await Promise.allSettled(calls);
   const found = [...(named?.value ? [named.value] : []), ...(listed.value?.tasks ?? [])];
   const unique = new Map(found.map((task) => [task.id, task]));
-  return [...unique.values()].map((task) => ({
+  const isExact = (task) => task.key === text || task.id === text;
+  const tasks = [...unique.values()].sort((a, b) => isExact(b) - isExact(a));
+  return tasks.slice(0, SHOWN).map((task) => ({
     link: taskHref(ns, task), text: task.key ?? task.id, ns, state: task.state,
   }));
 }

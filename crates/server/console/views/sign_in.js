@@ -17,6 +17,7 @@ export default function SignIn({ refused }) {
   return html`<main class="sign-in"><form onSubmit=${submit}>
     <h1>Sign in to Punctual</h1>
     <p>This broker wants a token: one of <code>--token</code> or <code>--admin-token</code>.</p>
+    <input hidden autocomplete="username" value="token" />
     <${Field} label="Token" problem=${refused && 'The broker does not know this token.'}>
       <input type="password" autocomplete="current-password" autofocus value=${secret}
         onInput=${(event) => setSecret(event.target.value)} /></${Field}>
