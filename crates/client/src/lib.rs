@@ -70,9 +70,7 @@ pub use crate::alarm::{
     NoticeTarget, RobotKind,
 };
 pub use crate::answer::{CancelResult, Page, Touched};
-pub use crate::client::reads::{
-    CronExpression, CronPreview, NamespaceInfo, NamespacePage, WhoAmI,
-};
+pub use crate::client::reads::{CronExpression, CronPreview, NamespaceInfo, NamespacePage, WhoAmI};
 pub use crate::client::{Client, ClientBuilder};
 pub use crate::dedup::{Dedup, FireSeen as Seen};
 pub use crate::delivery::{Delivery, FireId, Occasion};
@@ -82,8 +80,9 @@ pub use crate::namespace::alarms::Alarms;
 pub use crate::namespace::reads::Fires;
 pub use crate::namespace::{List, Namespace, Touch};
 pub use crate::record::{
-    Attempt, DeadLetterInfo, DeadLetters, Explanation, FireEnd, FireInfo, FirePage, Forecast,
-    NextFire, QueueInfo, Redriven, SkippedTimes, Stats, WebhookAnswer, WorkerInfo,
+    Attempt, DeadGroup, DeadGroupFilter, DeadGroups, DeadLetterInfo, DeadLetters, Explanation,
+    FireEnd, FireInfo, FirePage, Forecast, NextFire, QueueInfo, Redriven, SkippedTimes, Stats,
+    WebhookAnswer, WorkerInfo,
 };
 pub use crate::task::{
     Gap, Guarantee, Misfire, NewTask, Overlap, Retry, Scheduled, Target, Task, TaskId, TaskState,

@@ -352,6 +352,13 @@ impl List {
         self
     }
 
+    /// Only tasks with this kind of schedule: `once`, `cron`, `every`, `watch`, or `recurring`,
+    /// which is `cron` or `every`.
+    pub fn kind(mut self, kind: impl Into<String>) -> Self {
+        self.0.kind = kind.into();
+        self
+    }
+
     /// Only tasks whose key begins with this prefix.
     pub fn key_prefix(mut self, prefix: impl Into<String>) -> Self {
         self.0.key_prefix = prefix.into();

@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use punctual_proto::v1;
 
 use crate::{Error, FireId, Occasion, Task, TaskId, Timestamp};
 
@@ -149,6 +150,57 @@ pub struct Redriven {
     pub problems: Vec<(FireId, Error)>,
     /// Dead letters are left, because one call redrives a limited number. Call again.
     pub more: bool,
+}
+
+/// The dead letters of a namespace by group.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DeadGroups {
+    /// The largest groups first.
+    pub groups: Vec<DeadGroup>,
+    /// How many letters are in other groups.
+    pub more: u64,
+}
+
+/// Dead letters with the same reason and target.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DeadGroup {
+    /// What the last attempt said, in few words: `status 503`, `timeout`, `refused`.
+    pub reason: String,
+    /// Scheme, host and port of a webhook, or `queue NAME`.
+    pub target: String,
+    /// How many letters there are.
+    pub count: u64,
+    /// When the first of them died.
+    pub first_at: Timestamp,
+    /// When the last of them died.
+    pub last_at: Timestamp,
+    /// The fire of one of them, if one is known.
+    pub example: Option<FireId>,
+}
+
+/// Selects the dead letters of a group.
+#[derive(Debug, Clone, PartialEq)]
+#[must_use = "a filter does nothing until it is passed to a call"]
+pub struct DeadGroupFilter(pub(crate) v1::DeadGroupFilter);
+
+impl DeadGroupFilter {
+    /// Letters with this reason.
+    pub fn reason(reason: impl Into<String>) -> Self {
+        Self(v1::DeadGroupFilter { reason: reason.into(), target: String::new() })
+    }
+
+    /// Letters with this target.
+    pub fn target(target: impl Into<String>) -> Self {
+        Self(v1::DeadGroupFilter { reason: String::new(), target: target.into() })
+    }
+
+    /// Of these, letters with this target.
+    pub fn and_target(mut self, target: impl Into<String>) -> Self {
+        self.0.target = target.into();
+        self
+    }
 }
 
 /// Why a task is in its state.

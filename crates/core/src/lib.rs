@@ -44,7 +44,7 @@ pub use attempt::{Answer, AttemptNo, AttemptRecord, AttemptResult, Outcome, Reas
 #[doc(hidden)]
 pub use cron::oracle as cron_oracle;
 pub use cron::{CRON_BYTES_MAX, CRON_NICKNAMES, Cron, Dst, Gap, Twice, parse_every};
-pub use dead::{DeadLetter, DeadReason};
+pub use dead::{DeadLetter, DeadReason, LetterGroup};
 pub use duration::{DurationError, format_duration, parse_duration};
 pub use fire::{EndKind, Fire, FireEnd, FireRecord, SkipReason, Skipped};
 pub use id::{FireId, IdError, Sequence, TaskId};
@@ -54,7 +54,7 @@ pub use mail::MailTarget;
 pub use name::{AlarmName, Labels, Namespace, Queue, TaskKey};
 pub use partition::{PartitionId, Partitions, partition_of};
 pub use retry::{Backoff, Jitter, RetryPolicy};
-pub use schedule::{Due, Schedule};
+pub use schedule::{Due, Schedule, TaskKind};
 pub use series::{Misfire, Overlap, Series};
 pub use settle::{SettleContext, Verdict, settle};
 pub use target::{HEADERS_RESERVED, HEADERS_RESERVED_PREFIXES, HttpTarget, Method, Target};

@@ -40,6 +40,30 @@ pub enum Schedule {
     },
 }
 
+/// The kind of a schedule.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum TaskKind {
+    /// [`Schedule::Once`].
+    Once,
+    /// [`Schedule::Cron`].
+    Cron,
+    /// [`Schedule::Every`].
+    Every,
+    /// [`Schedule::Watch`].
+    Watch,
+}
+
+impl TaskKind {
+    /// All kinds.
+    pub const ALL: [Self; 4] = [Self::Once, Self::Cron, Self::Every, Self::Watch];
+
+    /// Whether its later fires follow from the schedule.
+    #[must_use]
+    pub const fn is_series(self) -> bool {
+        matches!(self, Self::Cron | Self::Every)
+    }
+}
+
 /// When a task is due, as the caller wrote it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Due {
@@ -71,6 +95,17 @@ impl Schedule {
     #[must_use]
     pub fn every(interval: Duration) -> Self {
         Self::Every { interval, series: Arc::default() }
+    }
+
+    /// The kind of the schedule.
+    #[must_use]
+    pub const fn kind(&self) -> TaskKind {
+        match self {
+            Self::Once(_) => TaskKind::Once,
+            Self::Cron { .. } => TaskKind::Cron,
+            Self::Every { .. } => TaskKind::Every,
+            Self::Watch { .. } => TaskKind::Watch,
+        }
     }
 
     /// The rules of a series; `None` for `Once` and `Watch`.

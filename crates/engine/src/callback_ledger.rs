@@ -107,26 +107,26 @@ impl CallbackLedger {
                 if record.end == FireEnd::Replaced && self.callbacks.contains_key(&id) {
                     entry.removed.push(id);
                 }
-                let callbacks = match self.end_claim(fire_id, *was, entry) {
+                let callbacks = match self.end_claim(fire_id, was.state, entry) {
                     Some(claim) => claim.callbacks,
                     None => self.of_tasks.get(&id).cloned(),
                 };
                 expect(callbacks, fire_id, record.end, entry);
-                self.continue_with(id, next.as_ref(), *was);
+                self.continue_with(id, next.as_ref(), was.state);
             }
             Change::Dead { letter, next, was } => {
                 let (task, fire_id) = (&letter.task, letter.fire_id());
-                self.end_claim(fire_id, *was, entry);
+                self.end_claim(fire_id, was.state, entry);
                 let callbacks = task.definition.callbacks.clone();
                 expect(callbacks.clone(), fire_id, FireEnd::Dead(letter.reason), entry);
-                if letter.reason == DeadReason::Unknown && is_of_task(*was) {
+                if letter.reason == DeadReason::Unknown && is_of_task(was.state) {
                     entry.claimed.push(fire_id);
                     let (version, task_continues) = (task.version, next.is_some());
                     let provisional = None;
                     let claim = ClaimEntry { version, task_continues, callbacks, provisional };
                     self.claims.insert(fire_id, claim);
                 }
-                self.continue_with(task.id, next.as_ref(), *was);
+                self.continue_with(task.id, next.as_ref(), was.state);
             }
             Change::Redrive { fire_id, task } => {
                 let claim = self.claims.remove(fire_id);

@@ -12,6 +12,7 @@ mod fires;
 mod input;
 mod listen;
 mod namespaces;
+mod operations;
 mod output;
 mod pages;
 mod preview;
@@ -72,6 +73,11 @@ pub(crate) enum BrokerCommand {
     Workers(workers::WorkersArgs),
     /// Show how many fires are expected in each hour
     Forecast(stats::ForecastArgs),
+    /// Show what ended in each step of the last hours
+    Series(stats::SeriesArgs),
+    /// Change all tasks that match, and show or stop that
+    #[command(subcommand)]
+    Operations(operations::OperationsCommand),
     /// Show the next fire times of a cron expression, without a broker
     Preview(preview::PreviewArgs),
     /// Show the brokers of a cluster and their partitions
@@ -103,6 +109,8 @@ pub(crate) fn run(command: BrokerCommand) -> anyhow::Result<()> {
         BrokerCommand::Stats(args) => args.run(),
         BrokerCommand::Namespaces(args) => args.run(),
         BrokerCommand::Forecast(args) => args.run(),
+        BrokerCommand::Series(args) => args.run(),
+        BrokerCommand::Operations(command) => command.run(),
         BrokerCommand::Preview(args) => args.run(),
         BrokerCommand::Topology(args) => args.run(),
         BrokerCommand::Whoami(args) => args.run(),

@@ -14,7 +14,7 @@ use std::time::Duration;
 use field::{TestBroker as Broker, WebhookReceiver as Receiver, eventually};
 use punctual_core::{BrokerId, PartitionId, Partitions, Seat};
 use punctual_store::conformance::fixtures::{NOW, at, id, letter, partition, rich_task, task};
-use punctual_store::{Batch, BatchNo, Change, LeaseStore as _, TaskStore as _};
+use punctual_store::{Batch, BatchNo, Change, LeaseStore as _, Prior, TaskStore as _};
 use punctual_store_embedded::{EmbeddedOptions, EmbeddedStore};
 use punctual_store_redis::RedisStore;
 use serde_json::{Value, json};
@@ -298,7 +298,7 @@ async fn fill_store(dir: &Path, count: u64) {
                     let task = task(id).build();
                     changes.push(Change::Put(task.clone()));
                     let letter = letter(&task, at(number));
-                    changes.push(Change::Dead { letter, next: None, was: task.state });
+                    changes.push(Change::Dead { letter, next: None, was: Prior::of(&task) });
                 }
                 2 => changes.push(task(id).paused().put()),
                 _ => changes.push(task(id).put()),

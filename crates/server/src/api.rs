@@ -4,7 +4,7 @@
 //! beside them: `command_batch` sends many commands to their owners at once, `idempotency` makes a
 //! repeated request create nothing, `find_task` finds a task by key or id, living or ended,
 //! `explain_task` gathers why it is in its state, `merge_pages`, `task_pages` and `fire_pages` read
-//! one page from all partitions, `dead_letters` redrives, `alarms` reads alarms with their values
+//! one page from all partitions, `dead_letters` redrives, deletes and counts letters, `operations` changes all tasks that match, `alarms` reads alarms with their values
 //! and notices, `task_stats` counts, `live` makes the messages of live streams, `whoami` says what a token grants, `queue_list` sums up queues, `body` bounds what callers send,
 //! `held_answer` what they leave unread, and `limits` has what namespaces share. Every
 //! refusal is a [`Problem`](crate::problem::Problem).
@@ -24,6 +24,7 @@ pub(crate) mod limits;
 pub(crate) mod live;
 mod merge_pages;
 mod namespace_pages;
+pub(crate) mod operations;
 pub(crate) mod queue_list;
 mod task_pages;
 pub(crate) mod task_stats;

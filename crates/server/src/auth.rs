@@ -19,8 +19,8 @@ use punctual_core::Namespace;
 
 use crate::problem::{Problem, ProblemType};
 pub use rights::{Right, Rights};
-pub(crate) use tokens::{ApiTokens, Identity};
 pub use tokens::{ApiToken, Grant, TokenError};
+pub(crate) use tokens::{ApiTokens, Identity};
 
 /// What a route requires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,8 +70,14 @@ const RIGHTS: &[(&str, &str, Need)] = &[
     ("POST", "/v1/{}/touch", PRODUCE_OR_OPERATE),
     ("POST", "/v1/{}/cancel", PRODUCE_OR_OPERATE),
     ("GET", "/v1/{}/dead", READ),
+    ("GET", "/v1/{}/dead/groups", READ),
     ("POST", "/v1/{}/dead/redrive", OPERATE),
+    ("POST", "/v1/{}/dead/delete", OPERATE),
     ("DELETE", "/v1/{}/dead/{}", OPERATE),
+    ("POST", "/v1/{}/operations", OPERATE),
+    ("GET", "/v1/{}/operations", READ),
+    ("GET", "/v1/{}/operations/{}", READ),
+    ("DELETE", "/v1/{}/operations/{}", OPERATE),
     ("GET", "/v1/{}/alarms", READ),
     ("PUT", "/v1/{}/alarms/{}", OPERATE),
     ("GET", "/v1/{}/alarms/{}", READ),
@@ -105,7 +111,9 @@ const CALL_RIGHTS: &[(&str, Need)] = &[
     ("/punctual.v1.Tasks/Fires", READ),
     ("/punctual.v1.Tasks/Explain", READ),
     ("/punctual.v1.Tasks/DeadLetters", READ),
+    ("/punctual.v1.Tasks/DeadGroups", READ),
     ("/punctual.v1.Tasks/Redrive", OPERATE),
+    ("/punctual.v1.Tasks/DeleteDeadLetters", OPERATE),
     ("/punctual.v1.Tasks/DeleteDeadLetter", OPERATE),
     ("/punctual.v1.Tasks/Stats", READ),
     ("/punctual.v1.Tasks/Namespaces", Need::Admin),
@@ -145,11 +153,7 @@ impl CallRight {
     }
 }
 
-fn check_right(
-    identity: &Identity,
-    one_of: Rights,
-    namespace: &Namespace,
-) -> Result<(), Problem> {
+fn check_right(identity: &Identity, one_of: Rights, namespace: &Namespace) -> Result<(), Problem> {
     match identity.may(one_of, namespace) {
         true => Ok(()),
         false => Err(Problem::right_missing(one_of, namespace)),

@@ -10,6 +10,7 @@ use tokio::sync::{mpsc, watch};
 
 use crate::api::limits::ApiLimits;
 use crate::api::live::LiveFeeds;
+use crate::api::operations::Operations;
 use crate::auth::ApiTokens;
 use crate::browser::BrowserPolicy;
 use crate::clock::SystemClock;
@@ -32,6 +33,8 @@ pub(crate) struct Broker {
     pub(crate) tokens: ApiTokens,
     /// What namespaces share at the API.
     pub(crate) limits: Arc<ApiLimits>,
+    /// Operations that this broker has taken.
+    pub(crate) operations: Operations,
     /// What happens, once a second, for those who listen.
     pub(crate) live: LiveFeeds,
     pub(crate) browser_policy: BrowserPolicy,

@@ -61,6 +61,7 @@ problem_types! {
     TaskNotFound = ("task-not-found", "Task not found", NOT_FOUND);
     DeadLetterNotFound = ("dead-letter-not-found", "Dead letter not found", NOT_FOUND);
     AlarmNotFound = ("alarm-not-found", "Alarm not found", NOT_FOUND);
+    OperationNotFound = ("operation-not-found", "Operation not found", NOT_FOUND);
     Unauthenticated = ("unauthenticated", "Unauthenticated", UNAUTHORIZED);
     Forbidden = ("forbidden", "Forbidden", FORBIDDEN);
     CrossOrigin = ("cross-origin", "Cross-origin call", FORBIDDEN);
@@ -230,6 +231,26 @@ impl Problem {
         let (namespace, name) = (namespace.as_str(), name.as_str());
         let detail = format!("alarm {name:?} not found in namespace {namespace:?}");
         Self::new(ProblemType::AlarmNotFound, detail)
+    }
+
+    /// Operations are kept by the broker that took them.
+    pub(crate) fn operation_not_found(namespace: &Namespace, id: &str) -> Self {
+        let namespace = namespace.as_str();
+        let detail = format!(
+            "operation {id:?} not found in namespace {namespace:?}; an operation is known to the \
+             broker that took it, until that broker stops"
+        );
+        Self::new(ProblemType::OperationNotFound, detail)
+    }
+
+    /// A namespace has as many operations as it may have.
+    pub(crate) fn too_many_operations(namespace: &Namespace, running_max: usize) -> Self {
+        let namespace = namespace.as_str();
+        let detail = format!(
+            "{running_max} operations of namespace {namespace:?} run on this broker already; retry \
+             when one of them has ended, or stop one"
+        );
+        Self::new(ProblemType::ShareUsedUp, detail)
     }
 
     /// The call has no token, or a wrong one.

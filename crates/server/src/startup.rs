@@ -22,7 +22,7 @@ use tokio::task::JoinSet;
 use tokio::time::{interval, timeout};
 
 use crate::alarms;
-use crate::api::{self, limits::ApiLimits, live::LiveFeeds};
+use crate::api::{self, limits::ApiLimits, live::LiveFeeds, operations::Operations};
 use crate::auth::ApiTokens;
 use crate::broker::{Broker, ClusterParts};
 use crate::browser::BrowserPolicy;
@@ -255,6 +255,7 @@ async fn compose(
         clock,
         tokens: ApiTokens::new(config.tokens.clone()),
         limits: Arc::new(ApiLimits::new()),
+        operations: Operations::default(),
         live: LiveFeeds::default(),
         browser_policy: BrowserPolicy::of(config),
         guard,

@@ -11,8 +11,8 @@ use punctual_core::{
     PartitionId, Seat, Task, TaskId, TaskKey, TaskState, Timestamp,
 };
 use punctual_store::{
-    Batch, Change, CountedNamespace, Counts, Filter, FireFilter, FirePosition, Head, LeaseStore, Page,
-    Position, Retention, StoreError, Swept, TaskStore,
+    Batch, Change, CountedGroup, CountedNamespace, Counts, DueSteps, Filter, FireFilter,
+    FirePosition, Head, LeaseStore, Page, Position, Retention, StoreError, Swept, TaskStore,
 };
 use punctual_store_any::AnyStore;
 use punctual_store_redis::RedisStore;
@@ -119,7 +119,7 @@ impl MeteredStore {
 /// end: it is written before the fire is sent, while the task is scheduled.
 fn dead_letter_of(change: &Arc<Change>) -> Option<Namespace> {
     let Change::Dead { letter, was, .. } = &**change else { return None };
-    let is_living = matches!(was, TaskState::Scheduled | TaskState::Paused);
+    let is_living = matches!(was.state, TaskState::Scheduled | TaskState::Paused);
     let is_claim = letter.reason == DeadReason::Unknown && is_living;
     (!is_claim).then(|| letter.task.definition.namespace.clone())
 }
@@ -242,6 +242,23 @@ impl TaskStore for MeteredStore {
         namespace: &Namespace,
     ) -> Result<Counts, StoreError> {
         self.store.counts(partition, namespace).await
+    }
+
+    async fn due_counts(
+        &self,
+        partition: PartitionId,
+        namespace: &Namespace,
+        steps: &DueSteps,
+    ) -> Result<Vec<i64>, StoreError> {
+        self.store.due_counts(partition, namespace, steps).await
+    }
+
+    async fn letter_groups(
+        &self,
+        partition: PartitionId,
+        namespace: &Namespace,
+    ) -> Result<Vec<CountedGroup>, StoreError> {
+        self.store.letter_groups(partition, namespace).await
     }
 
     async fn namespaces(

@@ -8,8 +8,8 @@ use punctual_core::{
     TaskId, TaskKey, Timestamp,
 };
 use punctual_store::{
-    Batch, CountedNamespace, Counts, Filter, FireFilter, FirePosition, Head, LeaseStore,
-    MemoryStore, Page, Position, Retention, StoreError, Swept, TaskStore,
+    Batch, CountedGroup, CountedNamespace, Counts, DueSteps, Filter, FireFilter, FirePosition,
+    Head, LeaseStore, MemoryStore, Page, Position, Retention, StoreError, Swept, TaskStore,
 };
 use punctual_store_embedded::EmbeddedStore;
 use punctual_store_redis::RedisStore;
@@ -183,6 +183,23 @@ impl TaskStore for AnyStore {
         namespace: &Namespace,
     ) -> Result<Counts, StoreError> {
         call!(self, store => store.counts(partition, namespace).await)
+    }
+
+    async fn due_counts(
+        &self,
+        partition: PartitionId,
+        namespace: &Namespace,
+        steps: &DueSteps,
+    ) -> Result<Vec<i64>, StoreError> {
+        call!(self, store => store.due_counts(partition, namespace, steps).await)
+    }
+
+    async fn letter_groups(
+        &self,
+        partition: PartitionId,
+        namespace: &Namespace,
+    ) -> Result<Vec<CountedGroup>, StoreError> {
+        call!(self, store => store.letter_groups(partition, namespace).await)
     }
 
     async fn namespaces(

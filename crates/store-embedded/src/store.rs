@@ -21,8 +21,9 @@ use punctual_core::{
 };
 use punctual_journal::{Class, Journal, JournalEntry, JournalError, JournalOptions, ReplayError};
 use punctual_store::{
-    Batch, BatchNo, CountedNamespace, Counts, Filter, FireFilter, FirePosition, Head, Page,
-    Position, Resource, Retention, StoreError, Swept, TaskStore,
+    Batch, BatchNo, CountedGroup, CountedNamespace, Counts, DueSteps, Filter, FireFilter,
+    FirePosition, Head, Page, Position, Resource, Retention, StoreError, Swept, TaskStore,
+    recount_due, recount_groups,
 };
 use tokio::sync::{Mutex, oneshot};
 
@@ -429,6 +430,25 @@ impl TaskStore for EmbeddedStore {
         let state = self.core.state()?;
         let tally = state.partition(partition).counts.get(namespace.as_str());
         Ok(tally.map_or_else(Counts::default, |tally| tally.counts))
+    }
+
+    async fn due_counts(
+        &self,
+        partition: PartitionId,
+        namespace: &Namespace,
+        steps: &DueSteps,
+    ) -> Result<Vec<i64>, StoreError> {
+        self.core.check_partition(partition)?;
+        recount_due(self, partition, namespace, steps).await
+    }
+
+    async fn letter_groups(
+        &self,
+        partition: PartitionId,
+        namespace: &Namespace,
+    ) -> Result<Vec<CountedGroup>, StoreError> {
+        self.core.check_partition(partition)?;
+        recount_groups(self, partition, namespace).await
     }
 
     async fn namespaces(

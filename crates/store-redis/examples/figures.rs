@@ -26,7 +26,7 @@ use punctual_core::{
 };
 use punctual_store::conformance::fixtures::{NOW, die, id, shop, task};
 use punctual_store::{
-    Batch, BatchNo, Change, FireFilter, LeaseStore, Position, Retention, TaskStore,
+    Batch, BatchNo, Change, FireFilter, LeaseStore, Position, Prior, Retention, TaskStore,
 };
 use punctual_store_redis::{RedisOptions, RedisStore};
 
@@ -120,13 +120,15 @@ impl CostBench {
             fire_at: task.fire_at.after(Duration::from_secs(60)),
             version: task.version.next(),
             updated_at: task.fire_at,
+            namespace: shop(),
+            was: Prior::of(task),
         };
         self.write("touch", tasks.iter().map(touch).collect()).await;
         let first = self.tasks;
         let cancel = |(index, task): (u64, &Task)| Change::Settle {
             record: FireRecord::of(task, FireEnd::Cancelled, ended_at(first + index)),
             next: None,
-            was: TaskState::Scheduled,
+            was: Prior::of(task),
         };
         self.write("cancel", (0..).zip(&tasks).map(cancel).collect()).await;
     }
@@ -260,7 +262,7 @@ fn done(task: &Task, ended_at: Timestamp) -> Change {
     Change::Settle {
         record: FireRecord::of(&task, FireEnd::Done, ended_at),
         next: None,
-        was: TaskState::Scheduled,
+        was: Prior::of(&task),
     }
 }
 

@@ -128,18 +128,18 @@ impl FoldedBatch {
         match change {
             Change::Put(task) => self.file(task, true),
             Change::Refile { task, .. } => self.file(task, false),
-            Change::Postpone { id, fire_at, version, updated_at } => {
+            Change::Postpone { id, fire_at, version, updated_at, .. } => {
                 let updated_at = Some(updated_at);
                 self.postpone(id, Postponement { fire_at, version, updated_at });
             }
             Change::Settle { record, next, was } => {
-                self.end_fire(&record, next, was);
+                self.end_fire(&record, next, was.state);
                 self.records.set(record.fire_id, record);
             }
             Change::Dead { letter, next, was } => {
                 let end = FireEnd::Dead(letter.reason);
                 let record = FireRecord::of(&letter.task, end, letter.died_at);
-                self.end_fire(&record, next, was);
+                self.end_fire(&record, next, was.state);
                 self.records.set(record.fire_id, record);
                 self.letters.set(letter.fire_id(), FoldedLetter::Kept(Box::new(letter)));
             }
@@ -405,6 +405,7 @@ fn write_record(
 #[cfg(test)]
 mod tests {
     use punctual_core::NewTask;
+    use punctual_store::Prior;
     use punctual_store::conformance::fixtures::{
         NOW, at, die, epoch, id, partition, postpone, settle, shop, task,
     };
@@ -450,9 +451,10 @@ mod tests {
         let fire_id = task.fire().id;
         let forget = Change::DeleteLetter { fire_id, namespace: shop() };
         let record = FireRecord::of(&task, FireEnd::Done, NOW);
-        let settled = Change::Settle { record, next: None, was: TaskState::Firing };
+        let detached = Prior::of(&task).in_state(TaskState::Firing);
+        let settled = Change::Settle { record, next: None, was: detached };
         let Change::Dead { letter, .. } = die(&task, NOW, None) else { unreachable!() };
-        let dead = Change::Dead { letter, next: None, was: TaskState::Firing };
+        let dead = Change::Dead { letter, next: None, was: detached };
         for change in [settled, dead] {
             let made = arguments_of(vec![forget.clone(), change]);
             assert_eq!((made.ended.len(), made.removed.len()), (0, 0));

@@ -14,8 +14,9 @@ use punctual_core::{
 };
 use punctual_store::codec::Interner;
 use punctual_store::{
-    Batch, BatchNo, CountedNamespace, Counts, Filter, FireFilter, FirePosition, Head, LeaseStore,
-    Page, Position, Retention, StoreError, Swept, TaskStore,
+    Batch, BatchNo, CountedGroup, CountedNamespace, Counts, DueSteps, Filter, FireFilter,
+    FirePosition, Head, LeaseStore, Page, Position, Retention, StoreError, Swept, TaskStore,
+    recount_due, recount_groups,
 };
 use redis::Value;
 
@@ -442,6 +443,25 @@ impl TaskStore for RedisStore {
     ) -> Result<Counts, StoreError> {
         let read = self.read_counts(self.keys(partition)?, namespace).await;
         self.explained(partition, read).await
+    }
+
+    async fn due_counts(
+        &self,
+        partition: PartitionId,
+        namespace: &Namespace,
+        steps: &DueSteps,
+    ) -> Result<Vec<i64>, StoreError> {
+        self.keys(partition)?;
+        recount_due(self, partition, namespace, steps).await
+    }
+
+    async fn letter_groups(
+        &self,
+        partition: PartitionId,
+        namespace: &Namespace,
+    ) -> Result<Vec<CountedGroup>, StoreError> {
+        self.keys(partition)?;
+        recount_groups(self, partition, namespace).await
     }
 
     async fn namespaces(

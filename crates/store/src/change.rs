@@ -7,9 +7,52 @@
 use std::sync::Arc;
 
 use punctual_core::{
-    Answer, AttemptRecord, Backoff, DeadLetter, FireId, FireRecord, Labels, Outcome,
-    QUEUE_BYTES_MAX, Target, Task, TaskId, TaskState, Timestamp, Version,
+    Answer, AttemptRecord, Backoff, DeadLetter, FireId, FireRecord, Labels, Namespace, Outcome,
+    QUEUE_BYTES_MAX, Target, Task, TaskId, TaskKind, TaskState, Timestamp, Version,
 };
+
+use crate::query::Head;
+
+/// A task before a change, as far as the counts depend on it. The owner knows it from the task or
+/// the head in hand, so that no store has to read the task to count it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Prior {
+    /// The state of the task.
+    pub state: TaskState,
+    /// The kind of its schedule.
+    pub kind: TaskKind,
+    /// When it was due. Exact for `once` tasks and watches, which are counted by it. The open fires
+    /// of a series may have other times.
+    pub fire_at: Timestamp,
+}
+
+impl Prior {
+    /// Returns what a task is before it changes.
+    #[must_use]
+    pub fn of(task: &Task) -> Self {
+        let kind = task.definition.schedule.kind();
+        Self { state: task.state, kind, fire_at: task.fire_at }
+    }
+
+    /// Returns what the task of a head is before it changes.
+    #[must_use]
+    pub const fn of_head(head: &Head) -> Self {
+        Self { state: head.state, kind: head.schedule.kind(), fire_at: head.fire_at }
+    }
+
+    /// Returns the task of a fire that is no longer a part of it. See [`Change::Settle`].
+    #[must_use]
+    pub const fn apart(record: &FireRecord) -> Self {
+        let (state, kind) = (TaskState::Firing, TaskKind::Once);
+        Self { state, kind, fire_at: record.due_at }
+    }
+
+    /// Returns the same task in another state. See [`Change::Settle`] for `Firing` and `Dead`.
+    #[must_use]
+    pub const fn in_state(self, state: TaskState) -> Self {
+        Self { state, ..self }
+    }
+}
 
 /// One change of one task.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,22 +67,26 @@ pub enum Change {
     Refile {
         /// The task from now on.
         task: Task,
-        /// Its state before: `Scheduled` or `Paused`, or `Done` or `Dead` for a watch that had
-        /// fired.
-        was: TaskState,
+        /// The task before. Its state is `Scheduled` or `Paused`, or `Done` or `Dead` for a watch
+        /// that had fired.
+        was: Prior,
     },
 
-    /// Moves a scheduled task to a later time and sets its version; nothing else changes. A store
-    /// writes some tens of bytes for it, whatever the size of the payload.
+    /// Moves a scheduled `once` task or watch to a later time and sets its version; nothing else
+    /// changes. A store writes some tens of bytes for it, whatever the size of the payload.
     Postpone {
         /// The task.
         id: TaskId,
+        /// The namespace of the task, for the counts.
+        namespace: Namespace,
         /// When it is due from now on: its new `fire_at` and nominal time, later than before.
         fire_at: Timestamp,
         /// Its version from now on.
         version: Version,
         /// When it was touched: its `updated_at` from now on.
         updated_at: Timestamp,
+        /// The task before.
+        was: Prior,
     },
 
     /// A fire of a task ended, and not as a dead letter. The record is kept as history. Without
@@ -51,12 +98,12 @@ pub enum Change {
         record: FireRecord,
         /// The task from now on, under the same id, if it continues.
         next: Option<Task>,
-        /// The state of the task before: `Scheduled` or `Paused`. `Dead` if the task had ended as a
+        /// The task before. Its state is `Scheduled` or `Paused`. `Dead` if the task had ended as a
         /// dead letter with an unknown outcome that is now known; the letter is forgotten earlier
         /// in the same batch. `Firing` if the fire is no longer a part of its task, as with such a
         /// letter of a task that had continued, or whose key was given to another task: then there
         /// is no `next`, and the task, its key and its counts do not change.
-        was: TaskState,
+        was: Prior,
     },
 
     /// A fire of a task ended as a dead letter. The letter is kept until it is redriven, deleted or
@@ -67,12 +114,12 @@ pub enum Change {
         letter: DeadLetter,
         /// The task from now on, under the same id, if it continues.
         next: Option<Task>,
-        /// The state of the task before: `Scheduled` or `Paused`. `Dead` if the task had ended as a
+        /// The task before. Its state is `Scheduled` or `Paused`. `Dead` if the task had ended as a
         /// dead letter with an unknown outcome that is now known; the letter is forgotten earlier
         /// in the same batch. `Firing` if the fire is no longer a part of its task, as with such a
         /// letter of a task that had continued: then there is no `next`, and the task, its key and
         /// its counts do not change.
-        was: TaskState,
+        was: Prior,
     },
 
     /// Schedules a dead letter again whose task had ended with it: deletes the letter and stores
@@ -90,7 +137,7 @@ pub enum Change {
         /// The fire of the letter.
         fire_id: FireId,
         /// The namespace of the letter, for the counts.
-        namespace: punctual_core::Namespace,
+        namespace: Namespace,
     },
 }
 

@@ -29,8 +29,8 @@ use std::future::Future;
 use std::time::Duration;
 
 pub use self::clauses::{
-    durability, fires, leases, lists, membership, namespaces, order, ownership, redrive, retention,
-    settlement, values, writes,
+    due_counts, durability, fires, leases, lists, membership, namespaces, order, ownership,
+    redrive, retention, settlement, values, writes,
 };
 use crate::lease_store::LeaseStore;
 use crate::task_store::TaskStore;
@@ -176,6 +176,12 @@ macro_rules! conformance {
                 a_namespace_stays_listed_when_all_of_its_tasks_have_ended,
                 a_namespace_without_a_count_is_not_listed,
                 a_namespace_that_appears_between_two_pages_hides_no_other;
+            due_counts:
+                due_counts_have_the_tasks_of_each_step,
+                due_counts_follow_a_task_through_its_life,
+                series_are_listed_among_many_other_tasks,
+                dead_letters_count_in_their_group_until_they_are_gone,
+                groups_of_dead_letters_are_bounded;
             retention:
                 an_unused_namespace_has_zero_counts,
                 counts_add_up_after_a_mixture_of_changes,

@@ -83,7 +83,9 @@ impl Counts {
 pub fn count(change: &Change) -> Option<(&Namespace, Counts)> {
     let (namespace, counts) = match change {
         Change::Put(task) => (&task.definition.namespace, Counts::of(task.state, 1)),
-        Change::Refile { task, was } => (&task.definition.namespace, moved(*was, Some(task.state))),
+        Change::Refile { task, was } => {
+            (&task.definition.namespace, moved(was.state, Some(task.state)))
+        }
         Change::Postpone { .. } => return None,
         Change::Settle { record, next, was } => {
             let to = match (next, record.end) {
@@ -95,11 +97,11 @@ pub fn count(change: &Change) -> Option<(&Namespace, Counts)> {
                 // The replacement counts: it is the same task under another id.
                 (None, FireEnd::Replaced) => None,
             };
-            (&record.namespace, settled(*was, to))
+            (&record.namespace, settled(was.state, to))
         }
         Change::Dead { letter, next, was } => {
             let to = next.as_ref().map_or(TaskState::Dead, |task| task.state);
-            let counts = Counts { dead_letters: 1, ..settled(*was, Some(to)) };
+            let counts = Counts { dead_letters: 1, ..settled(was.state, Some(to)) };
             (&letter.task.definition.namespace, counts)
         }
         Change::Redrive { task, .. } => {

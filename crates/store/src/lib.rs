@@ -13,21 +13,29 @@
 mod change;
 pub mod codec;
 mod counts;
+mod due;
 mod error;
 mod lease_store;
+mod letter_groups;
 mod membership_store;
 mod memory;
 mod query;
+mod recount;
 mod task_store;
 
 #[cfg(feature = "conformance")]
 pub mod conformance;
 
-pub use change::{Batch, BatchNo, Change};
+pub use change::{Batch, BatchNo, Change, Prior};
 pub use counts::{CountedNamespace, Counts, count};
+pub use due::{DueHour, DueMinute, DueMove, DueSteps, due_move, minute_of};
 pub use error::{Damage, Resource, StoreError};
 pub use lease_store::LeaseStore;
+pub use letter_groups::{CountedGroup, GroupLetters, LetterGroups};
 pub use membership_store::{MemberInfo, Members, MembershipStore};
 pub use memory::MemoryStore;
-pub use query::{Filter, FireFilter, FirePosition, Head, Page, Position, Retention, Swept};
+pub use query::{
+    Filter, FireFilter, FirePosition, Head, KindFilter, Page, Position, Retention, Swept,
+};
+pub use recount::{recount_due, recount_groups};
 pub use task_store::TaskStore;

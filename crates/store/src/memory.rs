@@ -26,8 +26,10 @@ use self::membership::MemberTable;
 use self::partition::MemoryPartition;
 use crate::change::{Batch, BatchNo};
 use crate::counts::{CountedNamespace, Counts};
+use crate::due::DueSteps;
 use crate::error::StoreError;
 use crate::lease_store::LeaseStore;
+use crate::letter_groups::CountedGroup;
 use crate::query::{Filter, FireFilter, FirePosition, Head, Page, Position, Retention, Swept};
 use crate::task_store::TaskStore;
 
@@ -295,6 +297,23 @@ impl TaskStore for MemoryStore {
         Ok(self.state()?.partition(partition)?.counts(namespace))
     }
 
+    async fn due_counts(
+        &self,
+        partition: PartitionId,
+        namespace: &Namespace,
+        steps: &DueSteps,
+    ) -> Result<Vec<i64>, StoreError> {
+        Ok(self.state()?.partition(partition)?.due_counts(namespace, steps))
+    }
+
+    async fn letter_groups(
+        &self,
+        partition: PartitionId,
+        namespace: &Namespace,
+    ) -> Result<Vec<CountedGroup>, StoreError> {
+        Ok(self.state()?.partition(partition)?.letter_groups(namespace))
+    }
+
     async fn namespaces(
         &self,
         partition: PartitionId,
@@ -399,6 +418,7 @@ mod tests {
                 store.apply(outside, Epoch::NONE, batch).await,
                 store.counts(outside, &shop()).await.map(drop),
                 store.namespaces(outside, None, 1).await.map(drop),
+                store.letter_groups(outside, &shop()).await.map(drop),
                 store.get(outside, &[]).await.map(drop),
                 store.sweep(outside, Epoch::NONE, retention, NOW).await.map(drop),
             ] {

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use punctual_core::{
-    EndKind, FireId, FireRecord, Labels, Namespace, Schedule, Task, TaskId, TaskKey, TaskState,
-    Timestamp, Version,
+    EndKind, FireId, FireRecord, Labels, Namespace, Schedule, Task, TaskId, TaskKey, TaskKind,
+    TaskState, Timestamp, Version,
 };
 
 /// A position in the order of tasks: by `fire_at`, then by id.
@@ -73,6 +73,35 @@ impl Head {
     }
 }
 
+/// Selects tasks by the kind of their schedule.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KindFilter {
+    /// Tasks of one kind.
+    Only(TaskKind),
+    /// Tasks whose later fires follow from the schedule: cron and every.
+    Series,
+}
+
+impl KindFilter {
+    /// Returns whether tasks of a kind match.
+    #[must_use]
+    pub fn matches(self, kind: TaskKind) -> bool {
+        match self {
+            Self::Only(only) => only == kind,
+            Self::Series => kind.is_series(),
+        }
+    }
+
+    /// Returns whether all tasks that match are series. Stores have an index of these.
+    #[must_use]
+    pub const fn selects_series(self) -> bool {
+        match self {
+            Self::Only(only) => only.is_series(),
+            Self::Series => true,
+        }
+    }
+}
+
 /// Selects living tasks. A task matches if every condition that is set holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Filter {
@@ -80,6 +109,8 @@ pub struct Filter {
     pub namespace: Namespace,
     /// The state of the tasks; any state if not set.
     pub state: Option<TaskState>,
+    /// The kind of their schedule; any kind if not set.
+    pub kind: Option<KindFilter>,
     /// The start of the key. A task without a key matches only the empty prefix.
     pub key_prefix: String,
     /// The name and the value of a label.
@@ -97,6 +128,7 @@ impl Filter {
         Self {
             namespace,
             state: None,
+            kind: None,
             key_prefix: String::new(),
             label: None,
             from: Timestamp::EPOCH,
@@ -111,6 +143,7 @@ impl Filter {
         let definition = &task.definition;
         definition.namespace == self.namespace
             && self.state.is_none_or(|state| state == task.state)
+            && self.kind.is_none_or(|kind| kind.matches(definition.schedule.kind()))
             && self.matches_key(definition.key.as_ref())
             && self.matches_label(&definition.labels)
             && task.fire_at >= self.from
@@ -265,11 +298,15 @@ mod tests {
         let prefix = |key_prefix: &str| Filter { key_prefix: key_prefix.to_owned(), ..all() };
         let state = |state| Filter { state: Some(state), ..all() };
         let due = |from, to| Filter { from, to, ..all() };
+        let kind = |kind| Filter { kind: Some(kind), ..all() };
         for (filter, passes) in [
             (all(), true),
             (Filter::all(namespace("other")), false),
             (state(TaskState::Scheduled), true),
             (state(TaskState::Paused), false),
+            (kind(KindFilter::Only(TaskKind::Once)), true),
+            (kind(KindFilter::Only(TaskKind::Watch)), false),
+            (kind(KindFilter::Series), false),
             (prefix("order/"), true),
             (prefix("order/42"), true),
             (prefix("order/421"), false),

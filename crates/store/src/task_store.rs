@@ -10,7 +10,9 @@ use punctual_core::{
 
 use crate::change::Batch;
 use crate::counts::{CountedNamespace, Counts};
+use crate::due::DueSteps;
 use crate::error::StoreError;
+use crate::letter_groups::CountedGroup;
 use crate::query::{Filter, FireFilter, FirePosition, Head, Page, Position, Retention, Swept};
 
 /// Keeps tasks until their last fire is settled.
@@ -45,8 +47,10 @@ use crate::query::{Filter, FireFilter, FirePosition, Head, Page, Position, Reten
 ///
 /// **No validation.** A store makes the changes that it is given. A change of a task that the store
 /// does not have (a postponement, a settlement) changes no task; a record or dead letter that comes
-/// with the change is kept, and the counts move as [`count`](crate::count) computes. If an owner
-/// refiles a task, or settles it with a `next`, without having put it, the result is unspecified.
+/// with the change is kept, and the counts move as [`count`](crate::count) and
+/// [`due_move`](crate::due_move) compute. If an owner refiles a task, or settles it with a `next`,
+/// without having put it, the result is unspecified; so are the groups of letters if it sends a
+/// letter of a fire of which the store has one.
 ///
 /// **One record per fire.** A later record of the same fire replaces the earlier one.
 ///
@@ -94,7 +98,9 @@ pub trait TaskStore: Send + Sync + 'static {
 
     /// Returns the living tasks that match `filter`, in order, after the position `after`, which
     /// may be the position of a task of another partition. A page has at most `limit` tasks, and
-    /// may have fewer than there are; see [`Page::next`].
+    /// may have fewer than there are; see [`Page::next`]. If the filter selects series, the time
+    /// that a page takes depends on what it shows and on the series that it leaves out, not on how
+    /// many other tasks there are.
     fn list(
         &self,
         partition: PartitionId,
@@ -159,6 +165,25 @@ pub trait TaskStore: Send + Sync + 'static {
         partition: PartitionId,
         namespace: &Namespace,
     ) -> impl Future<Output = Result<Counts, StoreError>> + Send;
+
+    /// Returns how many scheduled `once` tasks and watches of a namespace are due in each step, in
+    /// the order of the steps; see [`due_move`](crate::due_move). Series are not counted. The time
+    /// that it takes depends on the length of the steps together, not on how many tasks there are.
+    fn due_counts(
+        &self,
+        partition: PartitionId,
+        namespace: &Namespace,
+        steps: &DueSteps,
+    ) -> impl Future<Output = Result<Vec<i64>, StoreError>> + Send;
+
+    /// Returns the groups of the dead letters of a namespace, in any order, at most
+    /// [`LetterGroups::COUNT_MAX`](crate::LetterGroups::COUNT_MAX) and one for all others. Takes
+    /// the same time however many letters there are.
+    fn letter_groups(
+        &self,
+        partition: PartitionId,
+        namespace: &Namespace,
+    ) -> impl Future<Output = Result<Vec<CountedGroup>, StoreError>> + Send;
 
     /// Returns the namespaces of which a count is not zero in a partition, each with its counts, in
     /// the order of their names, after the name `after`, which need not exist. A page has at most

@@ -2,7 +2,8 @@
 
 const SUITE: &str = include_str!("../src/conformance.rs");
 
-const MODULES: [&str; 14] = [
+const MODULES: [&str; 15] = [
+    include_str!("../src/conformance/clauses/due_counts.rs"),
     include_str!("../src/conformance/clauses/durability.rs"),
     include_str!("../src/conformance/clauses/settlement.rs"),
     include_str!("../src/conformance/clauses/writes.rs"),

@@ -17,7 +17,7 @@ use punctual_core::{
     DeadLetter, Epoch, FireEnd, FireId, FireRecord, Namespace, NewTask, PartitionId, Partitions,
     Sequence, Task, TaskId, TaskKey, TaskState, Timestamp, partition_of,
 };
-use punctual_store::{Batch, Change, Head, TaskStore as _};
+use punctual_store::{Batch, Change, Head, Prior, TaskStore as _};
 use punctual_store_any::{PartitionCount, StoreLocation};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -415,7 +415,8 @@ impl Importer<'_, '_> {
             ImportItem::Fire(record) => {
                 self.summary.fires += 1;
                 // A record is written independently of the state of its task.
-                Ok(vec![Change::Settle { record, next: None, was: TaskState::Firing }])
+                let was = Prior::apart(&record);
+                Ok(vec![Change::Settle { record, next: None, was }])
             }
         }
     }
@@ -443,7 +444,7 @@ impl Importer<'_, '_> {
             let other = self.target.store.get(task.id.partition(), &[head.id]).await?;
             if let Some(other) = other.into_iter().flatten().next() {
                 let record = FireRecord::of(&other, FireEnd::Replaced, now());
-                changes.push(Change::Settle { record, next: None, was: other.state });
+                changes.push(Change::Settle { record, next: None, was: Prior::of(&other) });
                 self.summary.replaced += 1;
             }
         }
@@ -474,7 +475,8 @@ impl Importer<'_, '_> {
                 return Ok(Vec::new());
             }
             self.summary.dead_letters += 1;
-            return Ok(vec![Change::Dead { letter, next: None, was: TaskState::Firing }]);
+            let was = Prior::of(&letter.task).in_state(TaskState::Firing);
+            return Ok(vec![Change::Dead { letter, next: None, was }]);
         }
         if stored.live.contains(&letter.task.id) {
             self.summary.existing += 1;
@@ -488,8 +490,9 @@ impl Importer<'_, '_> {
         // The task ended with its letter. Another task may have its key by now, so the key is left
         // out.
         let definition = NewTask { key: None, ..NewTask::clone(&letter.task.definition) };
-        let was = TaskState::Scheduled;
-        let task = Task { definition: Arc::new(definition), state: was, ..letter.task.clone() };
+        let state = TaskState::Scheduled;
+        let task = Task { definition: Arc::new(definition), state, ..letter.task.clone() };
+        let was = Prior::of(&task);
         Ok(vec![Change::Put(task), Change::Dead { letter, next: None, was }])
     }
 

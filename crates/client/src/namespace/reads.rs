@@ -12,7 +12,8 @@ use super::Namespace;
 use crate::brokers::channel::TasksStub;
 use crate::client::state::RetryWhen;
 use crate::record::{
-    DeadLetters, Explanation, FireEnd, FirePage, Forecast, QueueInfo, Redriven, Stats, WorkerInfo,
+    DeadGroupFilter, DeadGroups, DeadLetters, Explanation, FireEnd, FirePage, Forecast, QueueInfo,
+    Redriven, Stats, WorkerInfo,
 };
 use crate::task::Task;
 use crate::time::millis_up;
@@ -110,7 +111,7 @@ impl Namespace {
         cursor: Option<String>,
     ) -> Result<DeadLetters, Error> {
         let (namespace, cursor) = (self.name.to_string(), cursor.unwrap_or_default());
-        let request = v1::DeadLettersRequest { namespace, limit, cursor };
+        let request = v1::DeadLettersRequest { namespace, limit, cursor, group: None };
         record::dead_letter_page(call!(self, RetryWhen::Always, dead_letters, request)?)
     }
 
@@ -123,7 +124,8 @@ impl Namespace {
         if ids.is_empty() {
             return Ok(Redriven { redriven: 0, problems: Vec::new(), more: false });
         }
-        let request = v1::RedriveRequest { namespace: self.name.to_string(), ids, all: false };
+        let (namespace, all, group) = (self.name.to_string(), false, None);
+        let request = v1::RedriveRequest { namespace, ids, all, group };
         call!(self, RetryWhen::IfNotSeen, redrive, request).map(record::redriven)
     }
 
@@ -133,8 +135,39 @@ impl Namespace {
     /// Those of [`Namespace::redrive`].
     pub async fn redrive_all(&self) -> Result<Redriven, Error> {
         let (namespace, ids) = (self.name.to_string(), Vec::new());
-        let request = v1::RedriveRequest { namespace, ids, all: true };
+        let request = v1::RedriveRequest { namespace, ids, all: true, group: None };
         call!(self, RetryWhen::IfNotSeen, redrive, request).map(record::redriven)
+    }
+
+    /// Schedules the dead letters of a group again, as many as one call can.
+    ///
+    /// # Errors
+    /// Those of [`Namespace::redrive`].
+    pub async fn redrive_group(&self, group: DeadGroupFilter) -> Result<Redriven, Error> {
+        let (namespace, ids, group) = (self.name.to_string(), Vec::new(), Some(group.0));
+        let request = v1::RedriveRequest { namespace, ids, all: false, group };
+        call!(self, RetryWhen::IfNotSeen, redrive, request).map(record::redriven)
+    }
+
+    /// Counts the dead letters by reason and target, the largest groups first.
+    ///
+    /// # Errors
+    /// Any [`Error`].
+    pub async fn dead_groups(&self) -> Result<DeadGroups, Error> {
+        let request = v1::NamespaceRequest { namespace: self.name.to_string() };
+        call!(self, RetryWhen::Always, dead_groups, request).map(record::dead_groups)
+    }
+
+    /// Removes the dead letters of a group for good, as many as one call can. Returns how many were
+    /// removed, and whether some are left.
+    ///
+    /// # Errors
+    /// Any [`Error`]. After [`Error::Lost`] some may have been removed.
+    pub async fn delete_dead_group(&self, group: DeadGroupFilter) -> Result<(u64, bool), Error> {
+        let (namespace, ids, group) = (self.name.to_string(), Vec::new(), Some(group.0));
+        let request = v1::DeleteDeadLettersRequest { namespace, ids, all: false, group };
+        let answer = call!(self, RetryWhen::IfNotSeen, delete_dead_letters, request)?;
+        Ok((answer.deleted, answer.more))
     }
 
     /// Removes a dead letter for good. Returns whether there was one.

@@ -7,8 +7,9 @@ use punctual_proto::v1;
 use super::{error, non_empty, task};
 use crate::delivery::{FireId, Occasion};
 use crate::record::{
-    Attempt, DeadLetterInfo, DeadLetters, Explanation, FireEnd, FireInfo, FirePage, Forecast,
-    NextFire, QueueInfo, Redriven, SkippedTimes, Stats, WebhookAnswer, WorkerInfo,
+    Attempt, DeadGroup, DeadGroups, DeadLetterInfo, DeadLetters, Explanation, FireEnd, FireInfo,
+    FirePage, Forecast, NextFire, QueueInfo, Redriven, SkippedTimes, Stats, WebhookAnswer,
+    WorkerInfo,
 };
 use crate::task::TaskId;
 use crate::{Error, Timestamp};
@@ -103,6 +104,18 @@ fn dead_letter(letter: v1::DeadLetter) -> Result<DeadLetterInfo, Error> {
         attempts: letter.attempts.into_iter().map(attempt).collect(),
         task: task(letter.task.ok_or(Error::Answer("a dead letter has no task"))?)?,
     })
+}
+
+pub(crate) fn dead_groups(answer: v1::DeadGroupsResponse) -> DeadGroups {
+    let group = |group: v1::DeadGroup| DeadGroup {
+        reason: group.reason,
+        target: group.target,
+        count: group.count,
+        first_at: Timestamp::from_millis(group.first_at_ms),
+        last_at: Timestamp::from_millis(group.last_at_ms),
+        example: non_empty(group.example).map(FireId::from),
+    };
+    DeadGroups { groups: answer.groups.into_iter().map(group).collect(), more: answer.more }
 }
 
 pub(crate) fn redriven(answer: v1::RedriveResponse) -> Redriven {

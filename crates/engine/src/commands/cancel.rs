@@ -5,7 +5,7 @@
 //! the record of its last fire.
 
 use punctual_core::{FireEnd, FireRecord, Timestamp};
-use punctual_store::Change;
+use punctual_store::{Change, Prior};
 
 use crate::commands::lookup::FoundTask;
 use crate::commit::decision::{Decision, Effect};
@@ -48,7 +48,7 @@ impl Owner {
         let mut decision = Decision::answering(requester);
         let task = decision.end_overlapping(task, FireEnd::Cancelled, now);
         let record = FireRecord::of(&task, FireEnd::Cancelled, now);
-        decision.change(Change::Settle { record, next: None, was: task.state });
+        decision.change(Change::Settle { record, next: None, was: Prior::of(&task) });
         decision.effects.push(Effect::Remove(task.id));
         decision.replies(Reply::Cancelled(firing.unwrap_or(Cancelled::Cancelled)));
         self.write(decision);

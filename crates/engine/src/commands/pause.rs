@@ -4,7 +4,7 @@
 //! On resume, fires that were due while the task was paused are skipped, and a watch is armed anew.
 
 use punctual_core::{NextStep, Task, TaskState, Timestamp};
-use punctual_store::Change;
+use punctual_store::{Change, Prior};
 
 use crate::commit::decision::{Decision, Effect};
 use crate::handle::call::Requester;
@@ -17,7 +17,7 @@ impl Owner {
         let Some(task) = self.unless_in_state(TaskState::Paused, &requester, task) else {
             return;
         };
-        let was = task.state;
+        let was = Prior::of(&task);
         let version = task.version.next();
         let task = Task { state: TaskState::Paused, version, updated_at: now, ..task };
         self.set_state(requester, task, was);
@@ -27,7 +27,7 @@ impl Owner {
         let Some(task) = self.unless_in_state(TaskState::Scheduled, &requester, task) else {
             return;
         };
-        let (id, was) = (task.id, task.state);
+        let (id, was) = (task.id, Prior::of(&task));
         let task = Task { version: task.version.next(), updated_at: now, ..task };
         let next_step = match self.tasks.is_firing(id) {
             // The task was not paused long enough to miss a fire.
@@ -76,7 +76,7 @@ impl Owner {
         None
     }
 
-    fn set_state(&mut self, requester: Requester, task: Task, was: TaskState) {
+    fn set_state(&mut self, requester: Requester, task: Task, was: Prior) {
         let firing = self.tasks.is_firing(task.id);
         let mut decision = Decision::answering(requester);
         decision.change(Change::Refile { task: task.clone().earliest(), was });

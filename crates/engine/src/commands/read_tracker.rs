@@ -31,7 +31,7 @@ impl Scope {
     pub(crate) fn of(change: &Change) -> Self {
         let task_continues = match change {
             Change::Settle { was, .. } | Change::Dead { was, .. } => {
-                matches!(was, TaskState::Firing)
+                matches!(was.state, TaskState::Firing)
             }
             Change::DeleteLetter { .. } => true,
             Change::Put(_)

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use punctual_core::{
     Edited, FireEnd, FireRecord, IDEMPOTENCY_KEPT, Task, TaskState, Timestamp, Version,
 };
-use punctual_store::Change;
+use punctual_store::{Change, Prior};
 
 use crate::commands::idempotency;
 use crate::commit::decision::{Decision, Effect};
@@ -72,7 +72,7 @@ impl Owner {
         if let Some(old) = existing {
             let old = decision.end_overlapping(old, FireEnd::Replaced, now);
             let record = FireRecord::of(&old, FireEnd::Replaced, now);
-            decision.change(Change::Settle { record, next: None, was: old.state });
+            decision.change(Change::Settle { record, next: None, was: Prior::of(&old) });
             decision.effects.push(Effect::Remove(old.id));
         }
         if !self.store_receipt(&mut decision, &command, &task, now) {
@@ -127,7 +127,7 @@ impl Owner {
     /// fired again.
     fn edit(&mut self, old: Task, command: &ScheduleCommand, requester: Requester, now: Timestamp) {
         let firing = self.tasks.is_firing(old.id);
-        let was = old.state;
+        let was = Prior::of(&old);
         let Some(edited) = old.edited(Arc::clone(&command.new_task), firing, now) else {
             return self.answer(requester, Err(EngineError::NeverFires));
         };
@@ -144,7 +144,7 @@ impl Owner {
             }
             Edited::Restarted(task) => {
                 let task = command.start.begin(task);
-                let ended = matches!(was, TaskState::Done | TaskState::Dead);
+                let ended = matches!(was.state, TaskState::Done | TaskState::Dead);
                 let due = old.fire_at <= now && old.nominal_at != task.nominal_at;
                 let begun =
                     firing || !old.attempts.is_empty() || !old.overlapping.is_empty() || due;

@@ -6,7 +6,7 @@
 use punctual_core::{
     AttemptNo, Due, FireEnd, FireRecord, Occasion, Schedule, Task, TaskState, Timestamp,
 };
-use punctual_store::{Change, Head};
+use punctual_store::{Change, Head, Prior};
 
 use crate::commands::lookup::FoundTask;
 use crate::commit::decision::{Decision, Effect};
@@ -38,10 +38,18 @@ impl Owner {
             (_, Some(subject)) if self.only_postpones(&head, due, now) => {
                 let namespace = subject.namespace().clone();
                 let (id, version) = (head.id, head.version.next());
-                let fire_at = due.resolve(now);
+                let (fire_at, was) = (due.resolve(now), Prior::of_head(&head));
                 let mut decision = Decision::answering(requester);
-                decision.change(Change::Postpone { id, fire_at, version, updated_at: now });
-                let effect = Effect::Postpone { namespace, id, fire_at, version, updated_at: now };
+                let (updated_at, of) = (now, namespace.clone());
+                decision.change(Change::Postpone {
+                    id,
+                    namespace: of,
+                    fire_at,
+                    version,
+                    updated_at,
+                    was,
+                });
+                let effect = Effect::Postpone { namespace, id, fire_at, version, updated_at };
                 decision.effects.push(effect);
                 decision.replies(Reply::Touched { fire_at, version });
                 self.write(decision);
@@ -95,7 +103,7 @@ impl Owner {
             Due::In(within) => task.touched_until(within, now),
             Due::At(at) => at,
         };
-        let was = task.state;
+        let was = Prior::of(task);
         let version = task.version.next();
         let mut decision = Decision::answering(requester);
         decision.replies(Reply::Touched { fire_at: until, version });
@@ -124,7 +132,7 @@ impl Owner {
     /// Moves a task to an earlier time, or while a retry is pending: that is another fire, which
     /// starts with its first attempt.
     fn move_whole(&mut self, task: Task, fire_at: Timestamp, requester: Requester, now: Timestamp) {
-        let was = task.state;
+        let was = Prior::of(&task);
         let version = task.version.next();
         let moved = Task { version, updated_at: now, ..task.moved(fire_at) };
         let mut decision = Decision::answering(requester);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use punctual_core::{
     FireEnd, FireId, FireRecord, Namespace, NextStep, Task, TaskId, TaskState, Timestamp, Version,
 };
-use punctual_store::Change;
+use punctual_store::{Change, Prior};
 use smallvec::SmallVec;
 
 use crate::commit::retained_batches::ChangeSubjects;
@@ -57,13 +57,13 @@ impl Decision {
     }
 
     /// Ends a fire of a task and moves the task to its next step. `change` gets the task after the
-    /// fire and the state before it.
+    /// fire and what it was before.
     pub(crate) fn next_step(
         id: TaskId,
         next_step: NextStep,
-        was: TaskState,
+        was: Prior,
         now: Timestamp,
-        change: impl FnOnce(Option<Task>, TaskState) -> Change,
+        change: impl FnOnce(Option<Task>, Prior) -> Change,
     ) -> Self {
         let mut decision = Self::default();
         match &next_step.skipped {
@@ -83,7 +83,8 @@ impl Decision {
     pub(crate) fn touched_while_firing(task: &Task, now: Timestamp) -> Self {
         let record = FireRecord::of(task, FireEnd::Replaced, now);
         let replaced = |next, was| Change::Settle { record, next, was };
-        Self::next_step(task.id, task.next_step(TaskState::Done, now), task.state, now, replaced)
+        let next_step = task.next_step(TaskState::Done, now);
+        Self::next_step(task.id, next_step, Prior::of(task), now, replaced)
     }
 
     /// Ends the overlapping fires of a task and returns the task without them.
@@ -93,8 +94,9 @@ impl Decision {
         {
             let before = task.before_overlapping(nominal_at);
             let record = before.map(|before| FireRecord::of(&before, end, now));
+            let was = Prior::of(&task);
             task.overlapping.pop();
-            let (next, was) = (Some(task.clone()), task.state);
+            let next = Some(task.clone());
             if let Some(record) = record {
                 self.change(Change::Settle { record, next, was });
             }
@@ -107,7 +109,7 @@ impl Decision {
         let next = next_step.next.map(|next| changed(next.earliest(), now));
         if let Some((task, skipped)) = next_step.skipped {
             let record = FireRecord::of(&task, FireEnd::Skipped(skipped), now);
-            let was = task.state;
+            let was = Prior::of(&task);
             self.change(Change::Settle { record, next: next.clone(), was });
         }
         self.effects.push(next.map_or(Effect::Remove(id), Effect::file));

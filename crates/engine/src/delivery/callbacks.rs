@@ -14,9 +14,9 @@ use std::time::Duration;
 
 use punctual_core::{
     Callbacks, DeadLetter, FireEnd, FireId, FireRecord, Labels, Namespace, NewTask, Occasion, Task,
-    TaskId, TaskState, Timestamp,
+    TaskId, TaskKind, TaskState, Timestamp,
 };
-use punctual_store::Change;
+use punctual_store::{Change, Prior};
 
 use crate::commit::decision::{Decision, Effect};
 use crate::handle::command::Command;
@@ -146,7 +146,9 @@ impl Decision {
             occasion: Occasion::Due,
             labels: Labels::default(),
         };
-        self.change(Change::Settle { record, next: None, was: TaskState::Scheduled });
+        // No caller can touch or pause it while its claim continues.
+        let was = Prior { state: TaskState::Scheduled, kind: TaskKind::Once, fire_at: id.due() };
+        self.change(Change::Settle { record, next: None, was });
         self.effects.push(Effect::Remove(id));
     }
 }

@@ -11,7 +11,7 @@ use punctual_core::{
     DeadLetter, DeadReason, FireId, Guarantee, NextStep, Overlap, Skipped, Task, TaskId, TaskState,
     Timestamp,
 };
-use punctual_store::Change;
+use punctual_store::{Change, Prior};
 
 use crate::commit::decision::{ClaimedFire, Decision, Effect};
 use crate::delivery::attempt::Delivery;
@@ -104,7 +104,7 @@ impl Owner {
         if task.expires_at().is_some_and(|expires_at| expires_at <= now) {
             let task = task.clone();
             let callbacks = task.definition.callbacks.clone();
-            let (was, next_step) = (task.state, task.next_step(TaskState::Dead, now));
+            let (was, next_step) = (Prior::of(&task), task.next_step(TaskState::Dead, now));
             let task = without_overlapping(task);
             let letter = DeadLetter { died_at: now, reason: DeadReason::Expired, task };
             let dead = |next, was| Change::Dead { letter, next, was };
@@ -143,7 +143,7 @@ impl Owner {
         }
         let share = self.deliveries.lanes.claiming(lane, &task.definition);
         self.tasks.set_lane_share(id, share);
-        let (was, next_step) = (task.state, task.next_step(TaskState::Done, now));
+        let (was, next_step) = (Prior::of(&task), task.next_step(TaskState::Done, now));
         // A series may end with the fires that are skipped after this one.
         let task_continues = next_step.skipped.is_some() || next_step.next.is_some();
         let task = without_overlapping(task);

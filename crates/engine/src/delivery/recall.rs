@@ -5,7 +5,7 @@
 //! old task; those that were sent are in flight as before. `permit` decides between the two.
 
 use punctual_core::{FireEnd, FireId, FireRecord, TaskId, TaskState, Timestamp};
-use punctual_store::Change;
+use punctual_store::{Change, Prior};
 
 use crate::commit::decision::{Decision, Effect};
 use crate::delivery::attempt::Report;
@@ -90,9 +90,10 @@ impl Owner {
         };
         let namespace = task.definition.namespace.clone();
         let record = FireRecord::of(task, end, now);
+        let was = Prior::of(task).in_state(TaskState::Dead);
         decision.end_provisional_callback(*callback, &namespace, now);
         decision.change(Change::DeleteLetter { fire_id, namespace });
-        decision.change(Change::Settle { record, next: None, was: TaskState::Dead });
+        decision.change(Change::Settle { record, next: None, was });
         decision.effects.push(Effect::ReleaseClaim(fire_id));
     }
 

@@ -7,7 +7,7 @@ use punctual_core::{
     AttemptResult, DeadLetter, DeadReason, FireEnd, FireId, FireRecord, NextStep, Outcome, Reason,
     SettleContext, Task, TaskId, TaskState, Timestamp, Verdict, settle,
 };
-use punctual_store::{Change, Head};
+use punctual_store::{Change, Head, Prior};
 
 use crate::commit::decision::{Decision, Effect};
 use crate::delivery::attempt::Report;
@@ -54,12 +54,12 @@ impl Owner {
             return;
         }
         let task = task.clone();
-        let was = task.state;
+        let was = Prior::of(&task);
         let Report { fired_at, outcome, answer, .. } = report;
         let Some(outcome) = outcome else {
             // No attempt was made: the task waits in its lane again, unless it was paused
             // meanwhile.
-            return match was {
+            return match was.state {
                 TaskState::Paused => self.tasks.unsent_while_paused(id),
                 _ => self.enqueue(id, now),
             };
@@ -110,7 +110,7 @@ impl Owner {
             return self.tasks.overlapping_returned(id, nominal_at);
         };
         let result = AttemptResult { outcome, answer };
-        let was = task.state;
+        let was = Prior::of(&task);
         let callbacks = task.definition.callbacks.clone();
         let task = Task { updated_at: now, ..task };
         let without = task.with_overlapping(nominal_at, None);
@@ -156,7 +156,8 @@ impl Owner {
             (None, true) => not_sent(),
         };
         let callbacks = task.definition.callbacks.clone();
-        let was = if task_continues { TaskState::Firing } else { TaskState::Dead };
+        let state = if task_continues { TaskState::Firing } else { TaskState::Dead };
+        let was = Prior::of(&task).in_state(state);
         let change = match end_attempt(task, fired_at, AttemptResult { outcome, answer }, now) {
             AttemptEnd::Done(task) => {
                 let record = FireRecord::of(&task, FireEnd::Done, now);
@@ -193,7 +194,8 @@ impl Owner {
             let namespace = task.definition.namespace.clone();
             let record = FireRecord::of(&task, FireEnd::Replaced, now);
             decision.change(Change::DeleteLetter { fire_id, namespace });
-            decision.change(Change::Settle { record, next: None, was: TaskState::Firing });
+            let was = Prior::of(&task).in_state(TaskState::Firing);
+            decision.change(Change::Settle { record, next: None, was });
         } else {
             decision.change(Change::Redrive { fire_id, task: task.clone() });
             decision.effects.push(Effect::file(task));

@@ -5,7 +5,7 @@
 //! wait for all of them. A caller may also fire a task now, in addition to its schedule.
 
 use punctual_core::{FireEnd, FireRecord, Task, TaskState, Timestamp};
-use punctual_store::Change;
+use punctual_store::{Change, Prior};
 
 use crate::commit::decision::{Decision, Effect};
 use crate::handle::call::Requester;
@@ -44,7 +44,7 @@ impl Owner {
         if task.definition.namespace.is_of_receipts() {
             // A receipt is not delivered: it was kept long enough.
             let record = FireRecord::of(task, FireEnd::Done, now);
-            let was = task.state;
+            let was = Prior::of(task);
             let change = Change::Settle { record, next: None, was };
             return self.write(Decision::own(change, Effect::Remove(id)));
         }
@@ -67,7 +67,7 @@ impl Owner {
             Ok(task) => task,
             Err(error) => return self.answer(requester, Err(error)),
         };
-        let was = task.state;
+        let was = Prior::of(&task);
         let version = task.version.next();
         let task = Task { version, updated_at: now, ..task.fired_manually(now) };
         let mut decision = Decision::answering(requester);

@@ -1,4 +1,5 @@
-//! `punctual stats` and `punctual forecast`: how many tasks there are, and when they fire.
+//! `punctual stats`, `punctual forecast` and `punctual series`: how many tasks there are, when they
+//! fire, and what ended.
 
 use punctual_core::Timestamp;
 use serde_json::Value;
@@ -34,6 +35,31 @@ pub(crate) struct ForecastArgs {
     step: String,
     #[command(flatten)]
     broker: BrokerArgs,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:
+  punctual series shop --for 24h --step 1h")]
+pub(crate) struct SeriesArgs {
+    /// The namespace
+    namespace: String,
+    /// How far to look back, up to 24h
+    #[arg(long = "for", value_name = "DURATION", default_value = "1h")]
+    back: String,
+    /// Length of one step: 1m, 5m, 15m or 1h
+    #[arg(long, value_name = "DURATION", default_value = "5m")]
+    step: String,
+    #[command(flatten)]
+    broker: BrokerArgs,
+}
+
+impl SeriesArgs {
+    pub(super) fn run(&self) -> anyhow::Result<()> {
+        let query = query(&[("for", Some(&self.back)), ("step", Some(&self.step))]);
+        let series = self.broker.get(&format!("/v1/{}/series{query}", part(&self.namespace)))?;
+        let columns = ["at", "done", "failed", "dead", "lag_ms.p50", "lag_ms.p99", "lag_ms.max"];
+        output::print(&self.broker, &series, |series| output::rows(&series["points"], &columns))
+    }
 }
 
 impl StatsArgs {

@@ -143,6 +143,10 @@ impl TouchArgs {
 pub(crate) struct ListArgs {
     /// The namespace
     namespace: String,
+    /// Only tasks with this kind of schedule: once, cron, every, watch, or recurring (cron or
+    /// every)
+    #[arg(long)]
+    kind: Option<String>,
     /// Only tasks in this state: scheduled, firing, paused, done or dead
     #[arg(long)]
     state: Option<String>,
@@ -172,6 +176,7 @@ impl ListArgs {
             &path,
             "tasks",
             &[
+                ("kind", self.kind.as_deref()),
                 ("state", self.state.as_deref()),
                 ("key_prefix", self.key_prefix.as_deref()),
                 ("label", self.label.as_deref()),

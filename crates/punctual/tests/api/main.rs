@@ -19,6 +19,7 @@ mod live;
 mod namespace_list;
 mod namespaces;
 mod openapi;
+mod operations;
 mod queues;
 mod requests;
 mod rights;

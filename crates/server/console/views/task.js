@@ -1,9 +1,9 @@
 // One task, explained: why it has not fired yet, its life on one line, its fires with what the
 // receivers answered, what comes next, and its definition as it was sent.
 
-import { html, useState } from '../vendor/preact-htm.js';
+import { html, useEffect, useState } from '../vendor/preact-htm.js';
 import { cancel, command, letters, touch } from '../parts/actions.js';
-import { getText } from '../parts/api.js';
+import { get, getText } from '../parts/api.js';
 import { rawAt } from '../parts/json.js';
 import { Life, moments } from '../parts/life.js';
 import { href } from '../parts/route.js';
@@ -16,7 +16,9 @@ import { count, lag, outcomeWords, targetWords } from '../parts/words.js';
 // A task that fires within this time, or is firing, is loaded again more often.
 const SOON_MS = 60_000;
 const SOON_POLL_MS = 2000;
-const POLL_MS = 10_000;
+const POLL_MS = 30_000;
+// How long the broker waits for another version of the task.
+const WAIT = '25s';
 const ENDED = ['done', 'dead', 'cancelled', 'replaced'];
 
 const WAITING = {
@@ -159,6 +161,15 @@ export default function TaskView({ ns, name }) {
     setEvery(pollTime(found.task));
     return { text, found };
   }, [ns, name], { every });
+  const version = loaded.data?.found.task.version;
+  // What other callers change is shown at once.
+  useEffect(() => {
+    if (!version || every !== POLL_MS || document.hidden) return undefined;
+    const stop = new AbortController();
+    get([ns, 'tasks', name], { after_version: version, wait: WAIT }, stop.signal)
+      .then(loaded.reload, () => {});
+    return () => stop.abort();
+  }, [loaded.data]);
   return html`<${Loaded} from=${loaded}>${({ found, text }) => html`
     <${Explained} ns=${ns} name=${name} found=${found} text=${text} />`}</${Loaded}>`;
 }

@@ -1,46 +1,86 @@
-//! Redrives and deletes dead letters, for HTTP and gRPC.
+//! Redrives and deletes dead letters, and counts them by group, for HTTP and gRPC.
 //!
-//! A redrive schedules dead letters again, in batches of [`REDRIVE_BATCH`]. One call redrives at
-//! most [`REDRIVE_MAX`] of them and says whether there are more.
+//! A redrive schedules dead letters again, a delete removes them for good; both work in batches of
+//! [`LETTER_BATCH`]. One call changes at most [`LETTERS_MAX`] of them and says whether there are
+//! more.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
-use punctual_core::{DeadLetter, FireId, Invalid, Namespace, PartitionId};
+use punctual_core::{DeadLetter, FireId, Invalid, LetterGroup, Namespace, PartitionId};
 use punctual_engine::{Command, EngineError, Subject};
-use punctual_store::{StoreError, TaskStore as _};
+use punctual_store::{CountedGroup, GroupLetters, StoreError, TaskStore as _};
 
 use super::command_batch::{CommandBatch, expect_forgotten, expect_task, next_result};
 use super::limits::check_count;
-use super::task_pages::dead_letter_page;
+use super::task_pages::{LetterFilter, dead_letter_page};
 use crate::broker::Broker;
 use crate::problem::{Problem, TaskRef};
+use crate::shares::SharePermit;
 
-/// Dead letters that are redriven in one commit. An owner takes a call whole, so this is how long a
+/// Dead letters that are changed in one commit. An owner takes a call whole, so this is how long a
 /// step holds up other namespaces: a fraction of a millisecond.
-const REDRIVE_BATCH: usize = 128;
-/// Dead letters that one call redrives: this takes some seconds.
-const REDRIVE_MAX: usize = 100_000;
+const LETTER_BATCH: usize = 128;
+/// Dead letters that one call changes: this takes some seconds.
+const LETTERS_MAX: usize = 100_000;
 
-/// The result of a redrive.
+/// Groups in one answer.
+pub(crate) const GROUPS_MAX: usize = 200;
+
+/// What to do with dead letters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LetterVerb {
+    /// Schedule them again.
+    Redrive,
+    /// Remove them for good.
+    Delete,
+}
+
+/// Which dead letters are changed.
+#[derive(Debug)]
+pub(crate) enum LetterSelection {
+    /// Those of these fire ids.
+    Ids(Vec<String>),
+    /// All that match; without a condition, all of the namespace.
+    Matching(LetterFilter),
+}
+
+/// What a call has done.
 #[derive(Debug, Default)]
-pub(crate) struct RedrivenLetters {
-    /// How many were scheduled again.
-    pub(crate) redriven: usize,
+pub(crate) struct ChangedLetters {
+    /// How many were scheduled again, or deleted.
+    pub(crate) changed: usize,
     /// The fire ids of those that were not, as they were sent, and why.
     pub(crate) problems: Vec<(String, Problem)>,
-    /// Dead letters are left, because one call redrives a limited number.
+    /// Dead letters that match are left, because one call changes a limited number.
     pub(crate) more: bool,
 }
 
-/// Redrives the dead letters of these fire ids.
-pub(crate) async fn redrive_ids(
+/// Redrives or deletes dead letters of a namespace.
+pub(crate) async fn change_letters(
     broker: &Broker,
     namespace: &Namespace,
+    verb: LetterVerb,
+    selection: LetterSelection,
+) -> Result<ChangedLetters, Problem> {
+    match selection {
+        LetterSelection::Ids(ids) => change_ids(broker, namespace, verb, &ids).await,
+        LetterSelection::Matching(filter) => {
+            change_matching(broker, namespace, verb, &filter).await
+        }
+    }
+}
+
+async fn change_ids(
+    broker: &Broker,
+    namespace: &Namespace,
+    verb: LetterVerb,
     ids: &[String],
-) -> Result<RedrivenLetters, Problem> {
+) -> Result<ChangedLetters, Problem> {
     check_count("ids", ids.len())?;
-    let mut redriven = RedrivenLetters::default();
-    for batch in ids.chunks(REDRIVE_BATCH) {
+    let mut changed = ChangedLetters::default();
+    for batch in ids.chunks(LETTER_BATCH) {
         let _permit = broker.limits.reads.acquire(namespace).await?;
         let mut letters = Vec::new();
         let found = find_letters(broker, namespace, batch).await;
@@ -48,36 +88,84 @@ pub(crate) async fn redrive_ids(
             match found {
                 Ok(letter) => letters.push(letter),
                 Err(problem) => {
-                    redriven.problems.push((id.clone(), problem));
+                    changed.problems.push((id.clone(), problem));
                 }
             }
         }
-        redrive_batch(broker, namespace, letters, &mut redriven).await;
+        change_batch(broker, namespace, verb, letters, &mut changed).await;
     }
-    Ok(redriven)
+    Ok(changed)
 }
 
-/// Redrives all dead letters of a namespace, at most [`REDRIVE_MAX`].
+/// Changes all dead letters that match, at most [`LETTERS_MAX`].
 ///
 /// Pages forward only. A fire that fails again keeps its fire id, so it is not redriven twice.
-pub(crate) async fn redrive_all(
+async fn change_matching(
     broker: &Broker,
     namespace: &Namespace,
-) -> Result<RedrivenLetters, Problem> {
-    let mut redriven = RedrivenLetters::default();
+    verb: LetterVerb,
+    filter: &LetterFilter,
+) -> Result<ChangedLetters, Problem> {
+    let mut changed = ChangedLetters::default();
     let (mut after, mut count) = (None, 0);
     loop {
         // A permit for each step: other lists of the namespace have their turn between two.
         let permit = broker.limits.reads.acquire(namespace).await?;
-        let page = dead_letter_page(broker, namespace, after, REDRIVE_BATCH).await?;
+        let page = dead_letter_page(broker, namespace, filter, after, LETTER_BATCH).await?;
         count += page.items.len();
-        redrive_batch(broker, namespace, page.items, &mut redriven).await;
+        change_batch(broker, namespace, verb, page.items, &mut changed).await;
         drop(permit);
         after = page.next;
-        redriven.more = after.is_some();
-        if after.is_none() || count >= REDRIVE_MAX {
-            return Ok(redriven);
+        changed.more = after.is_some();
+        if after.is_none() || count >= LETTERS_MAX {
+            return Ok(changed);
         }
+    }
+}
+
+/// The groups of the dead letters of a namespace.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct GroupList {
+    /// The largest ones first, at most [`GROUPS_MAX`].
+    pub(crate) groups: Vec<CountedGroup>,
+    /// Letters of other groups.
+    pub(crate) more: u64,
+}
+
+/// Counts the dead letters of a namespace by group, and returns the permit to keep until the
+/// answer was sent.
+pub(crate) async fn list_groups(
+    broker: &Broker,
+    namespace: &Namespace,
+) -> Result<(GroupList, SharePermit), Problem> {
+    let permit = broker.limits.reads.acquire(namespace).await?;
+    let mut all = Vec::new();
+    for partition in broker.owners.partitions().iter() {
+        all.extend(broker.store.letter_groups(partition, namespace).await?);
+    }
+    Ok((GroupList::of(all), permit))
+}
+
+impl GroupList {
+    /// Adds up the groups of all partitions.
+    fn of(counted: Vec<CountedGroup>) -> Self {
+        let (mut by_group, mut more) = (BTreeMap::<LetterGroup, GroupLetters>::new(), 0);
+        for CountedGroup { group, letters } in counted {
+            if group == LetterGroup::other() {
+                more += letters.count;
+                continue;
+            }
+            match by_group.entry(group) {
+                Entry::Occupied(mut known) => known.get_mut().add_all(&letters),
+                Entry::Vacant(vacant) => _ = vacant.insert(letters),
+            }
+        }
+        let groups = by_group.into_iter().map(|(group, letters)| CountedGroup { group, letters });
+        let mut groups: Vec<CountedGroup> = groups.collect();
+        groups.sort_by_key(|group| Reverse(group.letters.count));
+        let rest = groups.split_off(groups.len().min(GROUPS_MAX));
+        more += rest.iter().map(|group| group.letters.count).sum::<u64>();
+        Self { groups, more }
     }
 }
 
@@ -135,36 +223,49 @@ async fn read_letters(
     letters
 }
 
-async fn redrive_batch(
+async fn change_batch(
     broker: &Broker,
     namespace: &Namespace,
+    verb: LetterVerb,
     letters: Vec<DeadLetter>,
-    redriven: &mut RedrivenLetters,
+    changed: &mut ChangedLetters,
 ) {
     let mut batch = CommandBatch::default();
     for letter in &letters {
-        let subject = match &letter.task.definition.key {
-            Some(key) => Subject::Key(namespace.clone(), key.clone()),
-            None => Subject::Id(namespace.clone(), letter.task.id),
-        };
-        let command = Command::Redrive { subject, fire_id: letter.fire_id() };
-        batch.push(letter.task.id.partition(), command);
+        batch.push(letter.task.id.partition(), command(namespace, verb, letter));
     }
     for (letter, result) in letters.iter().zip(batch.run(&broker.owners).await) {
-        match result.and_then(expect_task) {
-            Ok(_) => redriven.redriven += 1,
+        let result = result.and_then(|reply| match verb {
+            LetterVerb::Redrive => expect_task(reply).map(drop),
+            LetterVerb::Delete => expect_forgotten(&reply),
+        });
+        match result {
+            Ok(()) => changed.changed += 1,
             Err(error) => {
                 let id = letter.fire_id().to_string();
-                let problem = redrive_problem(error, namespace, letter);
-                redriven.problems.push((id, problem));
+                let problem = letter_problem(error, namespace, letter);
+                changed.problems.push((id, problem));
             }
         }
     }
 }
 
+fn command(namespace: &Namespace, verb: LetterVerb, letter: &DeadLetter) -> Command {
+    let (namespace, fire_id) = (namespace.clone(), letter.fire_id());
+    match (verb, &letter.task.definition.key) {
+        (LetterVerb::Delete, _) => Command::DeleteLetter { namespace, fire_id },
+        (LetterVerb::Redrive, Some(key)) => {
+            Command::Redrive { subject: Subject::Key(namespace, key.clone()), fire_id }
+        }
+        (LetterVerb::Redrive, None) => {
+            Command::Redrive { subject: Subject::Id(namespace, letter.task.id), fire_id }
+        }
+    }
+}
+
 /// The problem names the dead letter if it is gone, else its task.
-fn redrive_problem(error: EngineError, namespace: &Namespace, letter: &DeadLetter) -> Problem {
-    if error == EngineError::DeadLetterNotFound {
+fn letter_problem(error: EngineError, namespace: &Namespace, letter: &DeadLetter) -> Problem {
+    if matches!(error, EngineError::DeadLetterNotFound) {
         return Problem::dead_letter_not_found(namespace, letter.fire_id());
     }
     let id = letter.task.id.to_string();
@@ -196,4 +297,43 @@ pub(crate) async fn delete_letter(
 fn parse_fire_id(field: &str, text: &str) -> Result<FireId, Problem> {
     let fire_id = text.parse::<FireId>();
     Ok(fire_id.map_err(|error| Invalid::new(field, error.to_string()))?)
+}
+
+#[cfg(test)]
+mod tests {
+    use punctual_core::{TaskId, Timestamp};
+
+    use super::*;
+
+    fn counted(group: LetterGroup, count: u64, at: u64) -> CountedGroup {
+        let at = Timestamp::from_millis(at);
+        let example = Some(FireId { task: TaskId::floor(at), nominal_at: at });
+        CountedGroup { group, letters: GroupLetters { count, first_at: at, last_at: at, example } }
+    }
+
+    fn group(reason: &str) -> LetterGroup {
+        LetterGroup { reason: reason.to_owned(), target: "queue q".to_owned() }
+    }
+
+    #[test]
+    fn groups_of_partitions_are_added_up_and_the_largest_is_first() {
+        let list = GroupList::of(vec![
+            counted(group("a"), 1, 100),
+            counted(group("b"), 3, 50),
+            counted(LetterGroup::other(), 7, 1),
+            counted(group("a"), 4, 200),
+        ]);
+        let shown = list.groups.iter().map(|it| (it.group.reason.as_str(), it.letters.count));
+        assert_eq!(shown.collect::<Vec<_>>(), [("a", 5), ("b", 3)]);
+        let times = [list.groups[0].letters.first_at, list.groups[0].letters.last_at];
+        assert_eq!(times, [Timestamp::from_millis(100), Timestamp::from_millis(200)]);
+        assert_eq!(list.more, 7);
+    }
+
+    #[test]
+    fn letters_beyond_the_largest_groups_are_only_counted() {
+        let many = (0..GROUPS_MAX + 2).map(|number| counted(group(&number.to_string()), 2, 1));
+        let list = GroupList::of(many.collect());
+        assert_eq!((list.groups.len(), list.more), (GROUPS_MAX, 4));
+    }
 }

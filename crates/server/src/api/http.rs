@@ -1,6 +1,6 @@
 //! The HTTP API: requests become commands, replies become JSON.
 //!
-//! `tasks`, `explain`, `fires`, `dead_letters`, `alarms`, `queues`, `workers`, `stats`,
+//! `tasks`, `explain`, `fires`, `dead_letters`, `operations`, `alarms`, `queues`, `workers`, `stats`,
 //! `namespaces`, `forecast`, `series`, `live`, `preview`, `health`, `whoami` and `console` hold the
 //! routes.
 //! `admission` checks every request first, `request` reads paths, queries and bodies, `response`
@@ -18,6 +18,7 @@ pub(crate) mod health;
 mod live;
 mod namespaces;
 mod openapi;
+mod operations;
 pub(super) mod page_cursor;
 pub mod preview;
 mod queues;
@@ -90,8 +91,12 @@ pub(crate) fn routes() -> (Router<Arc<Broker>>, OpenApi) {
         .routes(routes!(batch::touch))
         .routes(routes!(batch::cancel))
         .routes(routes!(dead_letters::list))
+        .routes(routes!(dead_letters::groups))
         .routes(routes!(dead_letters::redrive))
+        .routes(routes!(dead_letters::delete_many))
         .routes(routes!(dead_letters::delete))
+        .routes(routes!(operations::start, operations::list))
+        .routes(routes!(operations::show, operations::stop))
         .routes(routes!(alarms::list))
         .routes(routes!(alarms::put, alarms::show, alarms::delete))
         .routes(routes!(alarms::test))

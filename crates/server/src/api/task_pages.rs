@@ -5,9 +5,11 @@
 
 use std::sync::Arc;
 
-use punctual_core::{Clock as _, DeadLetter, FireId, Namespace, Task, TaskState, Timestamp};
+use punctual_core::{
+    Clock as _, DeadLetter, FireId, Invalid, Namespace, Task, TaskKind, TaskState, Timestamp,
+};
 use punctual_engine::{Command, EngineError, Subject};
-use punctual_store::{Filter, Page, Position, TaskStore as _};
+use punctual_store::{Filter, KindFilter, Page, Position, TaskStore as _};
 
 use super::command_batch::{CommandBatch, expect_task};
 use super::merge_pages::{SortBy, merge};
@@ -25,6 +27,24 @@ pub(crate) enum StateFilter {
     Paused,
     Done,
     Dead,
+}
+
+/// The kinds of schedules that a list can be restricted to.
+pub(crate) const KINDS: [(&str, KindFilter); 5] = [
+    ("once", KindFilter::Only(TaskKind::Once)),
+    ("cron", KindFilter::Only(TaskKind::Cron)),
+    ("every", KindFilter::Only(TaskKind::Every)),
+    ("watch", KindFilter::Only(TaskKind::Watch)),
+    // Cron and every.
+    ("recurring", KindFilter::Series),
+];
+
+/// The filter of a kind of schedule.
+pub(crate) fn kind_filter(kind: &str) -> Result<KindFilter, Invalid> {
+    let found = KINDS.into_iter().find(|(name, _)| *name == kind);
+    found.map(|(_, filter)| filter).ok_or_else(|| {
+        Invalid::new("kind", format!("must be one of {}", KINDS.map(|(name, _)| name).join(", ")))
+    })
 }
 
 /// Returns a page of living tasks in their current states. With [`StateFilter::Dead`] only watches
@@ -74,10 +94,31 @@ async fn read_tasks(
     Ok(merge(broker.owners.partitions(), after, limit, &sort_by, fetch).await?)
 }
 
-/// Returns a page of the dead letters of a namespace.
+/// Selects dead letters by the group that they belong to. A letter matches if every part that is
+/// set is equal.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct LetterFilter {
+    pub(crate) reason: Option<String>,
+    pub(crate) target: Option<String>,
+}
+
+impl LetterFilter {
+    fn matches(&self, letter: &DeadLetter) -> bool {
+        if *self == Self::default() {
+            return true;
+        }
+        let group = letter.group();
+        self.reason.as_ref().is_none_or(|reason| *reason == group.reason)
+            && self.target.as_ref().is_none_or(|target| *target == group.target)
+    }
+}
+
+/// Returns a page of the dead letters of a namespace that match. If few match, a page may be short
+/// or empty and still have a next one.
 pub(crate) async fn dead_letter_page(
     broker: &Broker,
     namespace: &Namespace,
+    filter: &LetterFilter,
     after: Option<FireId>,
     limit: usize,
 ) -> Result<Page<DeadLetter, FireId>, Problem> {
@@ -86,7 +127,12 @@ pub(crate) async fn dead_letter_page(
     let sort_by = SortBy { position: DeadLetter::fire_id, weight, join: None };
     let fetch = |partition, after, limit| {
         let (store, namespace) = (Arc::clone(&broker.store), namespace.clone());
-        async move { store.dead(partition, &namespace, after, limit).await }
+        let filter = filter.clone();
+        async move {
+            let mut page = store.dead(partition, &namespace, after, limit).await?;
+            page.items.retain(|letter| filter.matches(letter));
+            Ok(page)
+        }
     };
     Ok(merge(broker.owners.partitions(), after, limit, &sort_by, fetch).await?)
 }

@@ -246,6 +246,17 @@ impl Identity {
         }
     }
 
+    /// What the caller is called in records of what it did: as its token is configured.
+    pub(crate) fn name_in(&self, namespace: &Namespace) -> String {
+        let rights = match self {
+            Self::Admin => return Grant::Admin.to_string(),
+            Self::Namespaces(namespaces) => {
+                namespaces.iter().find(|(known, _)| known == namespace).map(|(_, rights)| *rights)
+            }
+        };
+        Grant::Namespace(namespace.clone(), rights.unwrap_or(Rights::NONE)).to_string()
+    }
+
     /// The only namespace of the caller; `None` if it has several, or all.
     pub(crate) fn only_namespace(&self) -> Option<&Namespace> {
         match self {
@@ -306,10 +317,7 @@ mod tests {
             (Some("Bearer aaa"), of(&[("shop", Rights::ALL)])),
             (Some("bearer aaa"), of(&[("shop", Rights::ALL)])),
             (Some("Bearer   bbb "), of(&[("bank", Rights::ALL)])),
-            (
-                Some("Bearer both"),
-                of(&[("shop", read.with(operate)), ("bank", Rights::ALL)]),
-            ),
+            (Some("Bearer both"), of(&[("shop", read.with(operate)), ("bank", Rights::ALL)])),
             (Some("Bearer root=="), Some(Identity::Admin)),
             (Some("Bearer aa"), None),
             (Some("Bearer aaaa"), None),

@@ -189,8 +189,7 @@ impl ConnectionTrust {
             return Ok(());
         }
         let mut share = self.0.share.lock().unwrap_or_else(PoisonError::into_inner);
-        if let (None, Some(namespace)) = (share.as_ref(), identity.first_namespace())
-        {
+        if let (None, Some(namespace)) = (share.as_ref(), identity.first_namespace()) {
             *share = Some(self.0.limits.0.connections.try_acquire(namespace)?);
         }
         drop(share);

@@ -201,7 +201,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// The bucket of a lag.
 fn bucket_of(lag_ms: u64) -> usize {
-    LAG_BOUNDS_MS.iter().position(|bound| lag_ms <= u64::from(*bound)).unwrap_or(LAG_BOUNDS_MS.len())
+    LAG_BOUNDS_MS
+        .iter()
+        .position(|bound| lag_ms <= u64::from(*bound))
+        .unwrap_or(LAG_BOUNDS_MS.len())
 }
 
 impl Series {
@@ -262,7 +265,8 @@ impl SeriesRow {
     /// The percentiles of lags, by the bounds of buckets; `None` if no first attempt ended.
     pub(crate) fn lag_percentiles(&self) -> Option<LagPercentiles> {
         let bound = |bucket: usize| {
-            let bound = LAG_BOUNDS_MS.get(bucket).map(|bound| Duration::from_millis((*bound).into()));
+            let bound =
+                LAG_BOUNDS_MS.get(bucket).map(|bound| Duration::from_millis((*bound).into()));
             bound.unwrap_or(self.lag_max)
         };
         LagPercentiles::of(&self.lags, bound, self.lag_max)

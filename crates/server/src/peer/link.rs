@@ -27,9 +27,9 @@ use tonic::{Request, Status};
 
 use super::wire::{self, Polled, WireError};
 use super::{MESSAGE_BYTES_MAX, PeerError, Secret, measure, view};
+use crate::courier::queue::{LeaseToken, PollOptions, SettleResult, SettleScope, Settlement};
 use crate::measures::series::Series;
 use crate::measures::windows::{WindowSpec, WindowSum};
-use crate::courier::queue::{LeaseToken, PollOptions, SettleResult, SettleScope, Settlement};
 use crate::namespace_view::{NamespaceView, ViewQuery};
 use command_queue::CommandQueues;
 

@@ -9,10 +9,10 @@ use punctual_core::{Clock as _, Epoch, Namespace, PartitionId};
 use punctual_engine::{Command, EngineError, Gauges, InFlight, Replies, Report};
 
 use super::{LocalBroker, PeerError, Polled};
-use crate::measures::series::Series;
-use crate::measures::windows::{WindowSpec, WindowSum};
 use crate::broker::Broker;
 use crate::courier::queue::{LeaseToken, PollOptions, SettleResult, SettleScope, Settlement};
+use crate::measures::series::Series;
+use crate::measures::windows::{WindowSpec, WindowSum};
 use crate::namespace_view::{NamespaceView, ViewQuery};
 use crate::view_namespace::view_here;
 

@@ -21,11 +21,11 @@ use tonic::{Request, Response, Status};
 
 use super::wire::{self, Polled, WireError};
 use super::{MESSAGE_BYTES_MAX, PeerError, Secret, measure, view};
-use crate::measures::series::Series;
-use crate::measures::windows::{WindowSpec, WindowSum};
 use crate::courier::queue::{
     LeaseToken, PollOptions, SettleResult, SettleScope, Settlement, WorkerLabel,
 };
+use crate::measures::series::Series;
+use crate::measures::windows::{WindowSpec, WindowSum};
 use crate::namespace_view::{NamespaceView, ViewQuery};
 
 /// How long a poll may wait: longer than the API lets a worker wait.

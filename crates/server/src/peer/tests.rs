@@ -30,12 +30,12 @@ use tonic::transport::Endpoint;
 use tonic::{Code, Request};
 
 use super::*;
-use crate::measures::series::Series;
-use crate::measures::windows::{WindowSpec, WindowSum};
 use crate::courier::queue::{
     LeaseToken, PollOptions, SettleResult, SettleScope, Settlement, WorkerLabel,
 };
 use crate::listen::{self, Callers, ConnectionStage};
+use crate::measures::series::Series;
+use crate::measures::windows::{WindowSpec, WindowSum};
 use crate::namespace_view::{NamespaceView, ViewQuery};
 use crate::telemetry::Telemetry;
 use crate::tls::Tls;

@@ -87,18 +87,18 @@ fn encode_change(commit: &mut CommitWriter, known: &mut KnownTasks, change: &Cha
         Change::Refile { task, .. } => {
             refile_or_end(commit, known, task.id, Some(task));
         }
-        Change::Postpone { id, fire_at, version, updated_at } => {
+        Change::Postpone { id, fire_at, version, updated_at, .. } => {
             let (fire_at, version, updated_at) = (*fire_at, *version, Some(*updated_at));
             postpone(commit, known, *id, Moved { fire_at, version, updated_at });
         }
         Change::Settle { record, next, was } => {
-            let overlapping = *was == TaskState::Firing;
+            let overlapping = was.state == TaskState::Firing;
             let continues =
                 overlapping || refile_or_end(commit, known, record.task_id(), next.as_ref());
             commit.record(record, !continues);
         }
         Change::Dead { letter, next, was } => {
-            let overlapping = *was == TaskState::Firing;
+            let overlapping = was.state == TaskState::Firing;
             let continues =
                 overlapping || refile_or_end(commit, known, letter.task.id, next.as_ref());
             commit.letter(letter);

@@ -20,7 +20,7 @@ use punctual_core::{
 };
 use punctual_store::conformance::run;
 use punctual_store::{
-    Batch, BatchNo, Change, Filter, FireFilter, LeaseStore, MemoryStore, Position, TaskStore,
+    Batch, BatchNo, Change, Filter, FireFilter, LeaseStore, MemoryStore, Position, Prior, TaskStore,
 };
 use punctual_store_embedded::{EmbeddedOptions, EmbeddedStore, check};
 
@@ -74,20 +74,22 @@ fn task_with_key(partition: PartitionId, number: u64, due: Timestamp, key: Optio
 }
 
 fn postpone(task: &mut Task, fire_at: Timestamp) -> Change {
-    let version = task.version.next();
+    let (version, was) = (task.version.next(), Prior::of(task));
+    let namespace = task.definition.namespace.clone();
     *task = Task { fire_at, nominal_at: fire_at, version, ..task.clone() };
     // The fixture was written before postponements had the time of the touch.
-    Change::Postpone { id: task.id, fire_at, version, updated_at: task.updated_at }
+    let (id, updated_at) = (task.id, task.updated_at);
+    Change::Postpone { id, namespace, fire_at, version, updated_at, was }
 }
 
 fn refile(was: &mut Task, task: Task) -> Change {
-    let change = Change::Refile { task: task.clone(), was: was.state };
+    let change = Change::Refile { task: task.clone(), was: Prior::of(was) };
     *was = task;
     change
 }
 
 fn settle(task: &Task, end: FireEnd, next: Option<Task>) -> Change {
-    Change::Settle { record: FireRecord::of(task, end, at(1)), next, was: task.state }
+    Change::Settle { record: FireRecord::of(task, end, at(1)), next, was: Prior::of(task) }
 }
 
 /// What happens to one of the first tasks, by its number.
@@ -122,7 +124,7 @@ fn change(task: &mut Task, number: u64) -> Option<Change> {
         6 => {
             let reason = DeadReason::Exhausted;
             let letter = DeadLetter { task: task.clone(), died_at: at(2), reason };
-            Some(Change::Dead { letter, next: None, was: task.state })
+            Some(Change::Dead { letter, next: None, was: Prior::of(&task) })
         }
         7 => Some(settle(task, FireEnd::Cancelled, None)),
         _ => None,

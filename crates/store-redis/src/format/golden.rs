@@ -19,7 +19,7 @@ use punctual_store::conformance::fixtures::{
     settle_with_next, shop, task,
 };
 use punctual_store::conformance::golden::GoldenFiles;
-use punctual_store::{Batch, BatchNo, Change, Counts, FirePosition, Head};
+use punctual_store::{Batch, BatchNo, Change, Counts, FirePosition, Head, Prior};
 
 use crate::batch::BatchArguments;
 use crate::format::codec::{self, Postponement};
@@ -316,11 +316,9 @@ fn batches() {
     let (later, postponed) = postpone(&first, at(90));
     let forget = Change::DeleteLetter { fire_id, namespace: shop() };
     let redrive = Change::Redrive { fire_id, task: first.clone() };
-    let overlapping = Change::Settle {
-        record: FireRecord::of(&first, FireEnd::Done, NOW),
-        next: None,
-        was: TaskState::Firing,
-    };
+    let record = FireRecord::of(&first, FireEnd::Done, NOW);
+    let was = Prior::apart(&record);
+    let overlapping = Change::Settle { record, next: None, was };
     let replaced = settle(&first, FireEnd::Replaced, NOW);
     let largest = largest_task();
     let mut files = golden("batch");

@@ -5,7 +5,7 @@ use std::time::Duration;
 use punctual_core::{FireEnd, FireRecord, Seat, TaskState};
 use punctual_store::conformance::fixtures::{at, die, next_fire, settle, shop};
 use punctual_store::{
-    Change, Filter, Head, LeaseStore, Position, Retention, StoreError, Swept, TaskStore,
+    Change, Filter, Head, LeaseStore, Position, Prior, Retention, StoreError, Swept, TaskStore,
 };
 use punctual_store_redis::keys;
 use punctual_test_support::redis::RedisServer;
@@ -23,7 +23,8 @@ async fn settling_a_claim_later_does_not_change_the_next_fire_of_the_task() {
     writer.apply(vec![Change::Put(task.clone()), claim]).await;
     let fire_id = task.fire().id;
     let record = FireRecord::of(&task, FireEnd::Done, at(2));
-    let known = Change::Settle { record: record.clone(), next: None, was: TaskState::Firing };
+    let was = Prior::apart(&record);
+    let known = Change::Settle { record: record.clone(), next: None, was };
     writer.apply(vec![Change::DeleteLetter { fire_id, namespace: shop() }, known]).await;
     assert_eq!(writer.store.get(P, &[task.id]).await.expect("Redis answers"), [Some(next.clone())]);
     let key = task.definition.key.clone().expect("has a key");

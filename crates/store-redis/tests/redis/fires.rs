@@ -12,7 +12,7 @@ use punctual_store::conformance::fixtures::{
 };
 use punctual_store::conformance::{StoreUnderTest, run};
 use punctual_store::{
-    Batch, BatchNo, Change, FireFilter, FirePosition, LeaseStore, MemoryStore, Retention,
+    Batch, BatchNo, Change, FireFilter, FirePosition, LeaseStore, MemoryStore, Prior, Retention,
     StoreError, TaskStore,
 };
 use punctual_store_redis::keys::PartitionKeys;
@@ -64,7 +64,8 @@ fn positions(records: &[FireRecord]) -> Vec<FirePosition> {
 
 /// A record whose fire is no longer a part of its task.
 fn overlapping(record: FireRecord) -> Change {
-    Change::Settle { record, next: None, was: TaskState::Firing }
+    let was = Prior::apart(&record);
+    Change::Settle { record, next: None, was }
 }
 
 /// Ends random fires, some of them again.

@@ -3,6 +3,7 @@
 //! A clause takes a [`StoreUnderTest`](super::StoreUnderTest), opens an empty store and panics if
 //! the store breaks the rule. `conformance.rs` lists every clause for the macros.
 
+pub mod due_counts;
 pub mod durability;
 pub mod fires;
 pub mod leases;

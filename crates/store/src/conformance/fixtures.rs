@@ -8,13 +8,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use punctual_core::{
-    Answer, AnswerRules, AttemptNo, AttemptRecord, Backoff, BrokerId, Callbacks, DeadLetter,
-    DeadReason, Due, Epoch, ExpectedValue, FireEnd, FireId, FireRecord, Guarantee, HttpTarget,
+    Answer, AnswerRules, AttemptNo, AttemptRecord, Backoff, BrokerId, Callbacks, Cron, DeadLetter,
+    DeadReason, Dst, Due, Epoch, ExpectedValue, FireEnd, FireId, FireRecord, Guarantee, HttpTarget,
     Jitter, Labels, Method, Namespace, NewTask, Outcome, PartitionId, Payload, Queue, Reason,
     RetryPolicy, Schedule, Sequence, Target, Task, TaskId, TaskKey, TaskState, Timestamp, Version,
+    Zone,
 };
 
-use crate::change::Change;
+use crate::change::{Change, Prior};
 
 /// The current time in the tests.
 pub const NOW: Timestamp = Timestamp::from_millis(1_700_000_000_000);
@@ -257,7 +258,7 @@ pub fn attempts() -> Vec<AttemptRecord> {
 /// Returns the change that ends a task.
 #[must_use]
 pub fn settle(task: &Task, end: FireEnd, ended_at: Timestamp) -> Change {
-    Change::Settle { record: FireRecord::of(task, end, ended_at), next: None, was: task.state }
+    Change::Settle { record: FireRecord::of(task, end, ended_at), next: None, was: Prior::of(task) }
 }
 
 /// Returns the change that ends a fire of a task that continues as `next`.
@@ -266,7 +267,7 @@ pub fn settle_with_next(task: &Task, ended_at: Timestamp, next: &Task) -> Change
     Change::Settle {
         record: FireRecord::of(task, FireEnd::Done, ended_at),
         next: Some(next.clone()),
-        was: task.state,
+        was: Prior::of(task),
     }
 }
 
@@ -280,13 +281,13 @@ pub fn letter(task: &Task, died_at: Timestamp) -> DeadLetter {
 /// if given.
 #[must_use]
 pub fn die(task: &Task, died_at: Timestamp, next: Option<&Task>) -> Change {
-    Change::Dead { letter: letter(task, died_at), next: next.cloned(), was: task.state }
+    Change::Dead { letter: letter(task, died_at), next: next.cloned(), was: Prior::of(task) }
 }
 
 /// Returns the change that replaces a task.
 #[must_use]
 pub fn refile(was: &Task, task: &Task) -> Change {
-    Change::Refile { task: task.clone(), was: was.state }
+    Change::Refile { task: task.clone(), was: Prior::of(was) }
 }
 
 /// Returns a task postponed to `fire_at`, and the change that does it.
@@ -294,9 +295,17 @@ pub fn refile(was: &Task, task: &Task) -> Change {
 pub fn postpone(task: &Task, fire_at: Timestamp) -> (Task, Change) {
     let version = task.version.next();
     let updated_at = NOW;
-    let change = Change::Postpone { id: task.id, fire_at, version, updated_at };
+    let (namespace, was) = (task.definition.namespace.clone(), Prior::of(task));
+    let change = Change::Postpone { id: task.id, namespace, fire_at, version, updated_at, was };
     let task = Task { fire_at, nominal_at: fire_at, version, updated_at, ..task.clone() };
     (task, change)
+}
+
+/// Returns the schedule of a task that is due every minute.
+#[must_use]
+pub fn every_minute() -> Schedule {
+    let cron = Cron::new("* * * * *", Zone::utc(), Dst::default()).expect("a valid expression");
+    Schedule::Cron { cron: Arc::new(cron), series: Arc::default() }
 }
 
 /// Returns the task due at another time after a retry: its fire stays the same.

@@ -6,15 +6,18 @@
 use std::collections::BTreeSet;
 
 use punctual_core::{
-    DeadLetter, FireId, FireRecord, Lease, Namespace, PartitionId, Seat, Task, TaskId, Timestamp,
+    DeadLetter, FireId, FireRecord, Lease, LetterGroup, Namespace, PartitionId, Seat, Task, TaskId,
+    Timestamp,
 };
 
 use super::fixtures::{self, NOW, TTL, TaskBuilder, broker, shop};
 use crate::change::{Batch, BatchNo, Change};
 use crate::counts::{CountedNamespace, Counts};
+use crate::due::DueSteps;
 use crate::error::StoreError;
 use crate::lease_store::LeaseStore;
-use crate::query::{Filter, FireFilter, FirePosition, Head, Position};
+use crate::letter_groups::{CountedGroup, GroupLetters};
+use crate::query::{Filter, FireFilter, FirePosition, Head, Position, Retention};
 use crate::task_store::TaskStore;
 
 /// The largest number of pages of one read: a cursor that does not move must not hang the tests.
@@ -277,6 +280,44 @@ impl<'a, S: TaskStore + LeaseStore> TestOwner<'a, S> {
     pub async fn counts_of(&self, namespace: &Namespace) -> Counts {
         let counts = self.store.counts(self.state.partition, namespace);
         counts.await.expect("reads need no lease")
+    }
+
+    /// Returns the due counts of [`shop`].
+    pub async fn due_counts(&self, steps: &DueSteps) -> Vec<i64> {
+        self.due_counts_of(&shop(), steps).await
+    }
+
+    /// Returns the due counts of a namespace.
+    pub async fn due_counts_of(&self, namespace: &Namespace, steps: &DueSteps) -> Vec<i64> {
+        let counts = self.store.due_counts(self.state.partition, namespace, steps).await;
+        counts.expect("reads need no lease")
+    }
+
+    /// Returns the groups of the dead letters of a namespace.
+    pub async fn letter_groups_of(&self, namespace: &Namespace) -> Vec<CountedGroup> {
+        let groups = self.store.letter_groups(self.state.partition, namespace).await;
+        groups.expect("reads need no lease")
+    }
+
+    /// Returns the letters of one group.
+    pub async fn letter_group(&self, group: &LetterGroup) -> Option<GroupLetters> {
+        let groups = self.letter_groups_of(&shop()).await;
+        groups.into_iter().find(|counted| counted.group == *group).map(|counted| counted.letters)
+    }
+
+    /// Returns the numbers of letters of all groups, smallest first.
+    pub async fn letter_group_counts(&self) -> Vec<u64> {
+        let groups = self.letter_groups_of(&shop()).await;
+        let mut counts: Vec<u64> = groups.iter().map(|counted| counted.letters.count).collect();
+        counts.sort_unstable();
+        counts
+    }
+
+    /// Sweeps, and returns how many dead letters were deleted.
+    pub async fn sweep(&self, retention: Retention, now: Timestamp) -> u64 {
+        let epoch = self.state().lease.epoch;
+        let swept = self.store.sweep(self.state.partition, epoch, retention, now).await;
+        swept.expect("the owner may sweep").dead
     }
 
     /// Lists all namespaces after a name, with pages of `limit`.

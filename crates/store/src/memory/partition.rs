@@ -2,7 +2,7 @@
 //!
 //! [`MemoryPartition::apply`] makes one change and returns the record of the fire that ended with
 //! it, which `history` keeps. `order` has a position for every task, `due` for every scheduled one,
-//! and every entry of `names` leads to a living task.
+//! `series` for every series, and every entry of `names` leads to a living task.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -14,7 +14,9 @@ use punctual_core::{
 
 use crate::change::Change;
 use crate::counts::{CountedNamespace, Counts, count};
-use crate::query::{Filter, Page, Position};
+use crate::due::{DueMinute, DueSteps, due_move};
+use crate::letter_groups::{CountedGroup, LetterGroups};
+use crate::query::{Filter, KindFilter, Page, Position};
 
 /// The largest number of items read for one page: a filter that few tasks match must not hold the
 /// lock for long.
@@ -25,9 +27,12 @@ pub(super) struct MemoryPartition {
     tasks: BTreeMap<TaskId, Task>,
     order: BTreeSet<Position>,
     due: BTreeSet<Position>,
+    series: BTreeMap<Namespace, BTreeSet<Position>>,
     names: BTreeMap<(Namespace, TaskKey), TaskId>,
     letters: BTreeMap<FireId, DeadLetter>,
+    letter_groups: BTreeMap<Namespace, LetterGroups>,
     counts: BTreeMap<Namespace, Counts>,
+    due_counts: BTreeMap<Namespace, BTreeMap<DueMinute, i64>>,
 }
 
 impl MemoryPartition {
@@ -36,17 +41,18 @@ impl MemoryPartition {
         if let Some((namespace, moved)) = count(&change) {
             self.counts.entry(namespace.clone()).or_default().add(moved);
         }
+        self.count_due(&change);
         match change {
             Change::Put(task) => self.file(task),
             Change::Refile { task, .. } => self.replace(task.id, Some(task)),
-            Change::Postpone { id, fire_at, version, updated_at } => {
+            Change::Postpone { id, fire_at, version, updated_at, .. } => {
                 if let Some(task) = self.unfile(id) {
                     let nominal_at = fire_at;
                     self.file(Task { fire_at, nominal_at, version, updated_at, ..task });
                 }
             }
             Change::Settle { record, next, was } => {
-                if was != TaskState::Firing {
+                if was.state != TaskState::Firing {
                     self.replace(record.task_id(), next);
                 }
                 return Some(record);
@@ -54,18 +60,18 @@ impl MemoryPartition {
             Change::Dead { letter, next, was } => {
                 let end = FireEnd::Dead(letter.reason);
                 let record = FireRecord::of(&letter.task, end, letter.died_at);
-                if was != TaskState::Firing {
+                if was.state != TaskState::Firing {
                     self.replace(letter.task.id, next);
                 }
-                self.letters.insert(letter.fire_id(), letter);
+                self.keep_letter(letter);
                 return Some(record);
             }
             Change::Redrive { fire_id, task } => {
-                self.letters.remove(&fire_id);
+                self.delete_letter(fire_id);
                 self.file(task);
             }
             Change::DeleteLetter { fire_id, .. } => {
-                self.letters.remove(&fire_id);
+                self.delete_letter(fire_id);
             }
         }
         None
@@ -86,6 +92,22 @@ impl MemoryPartition {
 
     pub(super) fn counts(&self, namespace: &Namespace) -> Counts {
         self.counts.get(namespace).copied().unwrap_or_default()
+    }
+
+    pub(super) fn due_counts(&self, namespace: &Namespace, steps: &DueSteps) -> Vec<i64> {
+        let mut counts = vec![0; steps.count()];
+        let minutes = self.due_counts.get(namespace).into_iter();
+        for (minute, count) in minutes.flat_map(|minutes| minutes.range(steps.first()..)) {
+            match steps.step_of(*minute) {
+                Some(step) => counts[step] += count,
+                None => break,
+            }
+        }
+        counts
+    }
+
+    pub(super) fn letter_groups(&self, namespace: &Namespace) -> Vec<CountedGroup> {
+        self.letter_groups.get(namespace).into_iter().flat_map(LetterGroups::iter).collect()
     }
 
     pub(super) fn namespaces(
@@ -117,7 +139,12 @@ impl MemoryPartition {
         limit: usize,
     ) -> Page<Task, Position> {
         let after = after.max(Position::before(filter.from));
-        let positions = self.order.range((Bound::Excluded(after), Bound::Unbounded));
+        let none = BTreeSet::new();
+        let order = match filter.kind.is_some_and(KindFilter::selects_series) {
+            true => self.series.get(&filter.namespace).unwrap_or(&none),
+            false => &self.order,
+        };
+        let positions = order.range((Bound::Excluded(after), Bound::Unbounded));
         let tasks = positions.map(|position| (*position, &self.tasks[&position.id]));
         page(tasks, limit, |task| filter.matches(task))
     }
@@ -137,13 +164,45 @@ impl MemoryPartition {
     /// Deletes the dead letters that are past their age, and returns their number.
     pub(super) fn sweep(&mut self, dead_age: Duration, now: Timestamp) -> u64 {
         let past = |letter: &DeadLetter| now.since(letter.died_at) >= dead_age;
-        let mut swept = 0;
-        for (_, letter) in self.letters.extract_if(.., |_, letter| past(letter)) {
-            let namespace = letter.task.definition.namespace.clone();
-            self.counts.entry(namespace).or_default().dead_letters -= 1;
-            swept += 1;
+        let past: Vec<FireId> =
+            self.letters.values().filter(|it| past(it)).map(DeadLetter::fire_id).collect();
+        for fire_id in &past {
+            if let Some(namespace) = self.delete_letter(*fire_id) {
+                self.counts.entry(namespace).or_default().dead_letters -= 1;
+            }
         }
-        swept
+        past.len() as u64
+    }
+
+    fn keep_letter(&mut self, letter: DeadLetter) {
+        let namespace = letter.task.definition.namespace.clone();
+        let (fire_id, died_at) = (letter.fire_id(), letter.died_at);
+        let groups = self.letter_groups.entry(namespace).or_default();
+        groups.add(letter.group(), died_at, fire_id);
+        self.letters.insert(fire_id, letter);
+    }
+
+    /// Deletes a letter and returns its namespace; `None` if there is no such letter.
+    fn delete_letter(&mut self, fire_id: FireId) -> Option<Namespace> {
+        let letter = self.letters.remove(&fire_id)?;
+        let namespace = letter.task.definition.namespace.clone();
+        if let Some(groups) = self.letter_groups.get_mut(&namespace) {
+            groups.remove(&letter.group(), fire_id);
+        }
+        Some(namespace)
+    }
+
+    fn count_due(&mut self, change: &Change) {
+        let Some(moved) = due_move(change) else { return };
+        let minutes = self.due_counts.entry(moved.namespace.clone()).or_default();
+        for (minute, by) in [(moved.from, -1), (moved.to, 1)] {
+            let Some(minute) = minute else { continue };
+            let count = minutes.entry(minute).or_default();
+            *count += by;
+            if *count == 0 {
+                minutes.remove(&minute);
+            }
+        }
     }
 
     fn file(&mut self, task: Task) {
@@ -151,6 +210,10 @@ impl MemoryPartition {
         self.order.insert(Position::of(&task));
         if task.state == TaskState::Scheduled {
             self.due.insert(Position::of(&task));
+        }
+        if task.definition.schedule.kind().is_series() {
+            let series = self.series.entry(task.definition.namespace.clone()).or_default();
+            series.insert(Position::of(&task));
         }
         if let Some(name) = name_of(&task) {
             self.names.insert(name, task.id);
@@ -162,6 +225,9 @@ impl MemoryPartition {
         let task = self.tasks.remove(&id)?;
         self.order.remove(&Position::of(&task));
         self.due.remove(&Position::of(&task));
+        if let Some(series) = self.series.get_mut(&task.definition.namespace) {
+            series.remove(&Position::of(&task));
+        }
         // The key may already name another task.
         if let Some(name) = name_of(&task)
             && self.names.get(&name) == Some(&id)

@@ -10,7 +10,7 @@ use punctual_store::{Filter, Page, Position};
 use tonic::Status;
 
 use super::convert;
-use crate::api::task_pages::{StateFilter, task_page};
+use crate::api::task_pages::{StateFilter, kind_filter, task_page};
 use crate::broker::Broker;
 use crate::shares::SharePermit;
 
@@ -94,10 +94,12 @@ pub(super) fn label(text: &str) -> Result<Option<(String, String)>, Invalid> {
 
 fn filter(namespace: Namespace, request: v1::ListRequest) -> Result<Filter, Invalid> {
     let label = label(&request.label)?;
+    let kind = Some(request.kind.as_str()).filter(|kind| !kind.is_empty());
+    let kind = kind.map(kind_filter).transpose()?;
     let to = match request.to_ms {
         0 => Timestamp::MAX,
         to => convert::timestamp("to", to)?,
     };
     let from = convert::timestamp("from", request.from_ms)?;
-    Ok(Filter { namespace, state: None, key_prefix: request.key_prefix, label, from, to })
+    Ok(Filter { namespace, state: None, kind, key_prefix: request.key_prefix, label, from, to })
 }

@@ -6,19 +6,22 @@
 use prost::Message;
 use punctual_core::{Clock as _, Invalid, Namespace, Queue, Timestamp};
 use punctual_proto::v1;
-use punctual_store::{FireFilter, FirePosition, Page};
+use punctual_store::{CountedGroup, FireFilter, FirePosition, Page};
 use tonic::Status;
 
 use super::convert::{self, fires};
 use super::list::{self, LIMIT_DEFAULT, LIMIT_MAX, PAGE_BYTES_MAX};
-use crate::api::dead_letters::{RedrivenLetters, delete_letter, redrive_all, redrive_ids};
+use crate::api::dead_letters::{
+    ChangedLetters, GroupList, LetterSelection, LetterVerb, change_letters, delete_letter,
+    list_groups,
+};
 use crate::api::explain_task::explain_task;
 use crate::api::find_task::find;
 use crate::api::fire_pages::{after_fire, fire_page, parse_cursor};
 use crate::api::http::forecast::{FireForecast, expected_fires};
 use crate::api::http::page_cursor;
 use crate::api::queue_list::{QueueSummary, list_queues, list_workers};
-use crate::api::task_pages::dead_letter_page;
+use crate::api::task_pages::{LetterFilter, dead_letter_page};
 use crate::api::task_stats::count_tasks;
 use crate::broker::Broker;
 use crate::courier::queue::WorkerView;
@@ -144,7 +147,9 @@ pub(super) async fn dead_letters(
     let cursor = Some(request.cursor.as_str()).filter(|cursor| !cursor.is_empty());
     let after = page_cursor::dead_letter(cursor).map_err(refused)?;
     let permit = permit(broker, namespace).await?;
-    let page = dead_letter_page(broker, namespace, after, limit(request.limit)).await;
+    let filter = letter_filter(request.group);
+    let limit = limit(request.limit);
+    let page = dead_letter_page(broker, namespace, &filter, after, limit).await;
     let Page { items, next } = page.map_err(refused)?;
     let (dead, cut) = fitting(&items, fires::dead_letter);
     let next = cut.map_or(next, |count| items.get(count - 1).map(|letter| letter.fire_id()));
@@ -152,25 +157,79 @@ pub(super) async fn dead_letters(
     Ok((v1::DeadLettersResponse { dead, next }, permit))
 }
 
+pub(super) async fn dead_groups(
+    broker: &Broker,
+    namespace: &Namespace,
+) -> Read<v1::DeadGroupsResponse> {
+    let (GroupList { groups, more }, permit) =
+        list_groups(broker, namespace).await.map_err(refused)?;
+    let group = |CountedGroup { group, letters }| v1::DeadGroup {
+        reason: group.reason,
+        target: group.target,
+        count: letters.count,
+        first_at_ms: letters.first_at.as_millis(),
+        last_at_ms: letters.last_at.as_millis(),
+        example: letters.example.map(|fire_id| fire_id.to_string()).unwrap_or_default(),
+    };
+    let groups = groups.into_iter().map(group).collect();
+    Ok((v1::DeadGroupsResponse { groups, more }, permit))
+}
+
 pub(super) async fn redrive(
     broker: &Broker,
     namespace: &Namespace,
     request: v1::RedriveRequest,
 ) -> Result<v1::RedriveResponse, Status> {
-    let redriven = match (request.ids.is_empty(), request.all) {
-        (false, false) => redrive_ids(broker, namespace, &request.ids).await,
-        (true, true) => redrive_all(broker, namespace).await,
-        _ => {
-            let problem = "exactly one of `ids` and `all` must be given";
-            return Err(convert::invalid(Invalid::new("ids", problem)));
+    let v1::RedriveRequest { ids, all, group, .. } = request;
+    let selection = selection(ids, all, group).map_err(convert::invalid)?;
+    let changed = change_letters(broker, namespace, LetterVerb::Redrive, selection).await;
+    let ChangedLetters { changed, problems, more } = changed.map_err(refused)?;
+    let problems = letter_problems(problems);
+    Ok(v1::RedriveResponse { redriven: changed as u64, problems, more })
+}
+
+pub(super) async fn delete_letters(
+    broker: &Broker,
+    namespace: &Namespace,
+    request: v1::DeleteDeadLettersRequest,
+) -> Result<v1::DeleteDeadLettersResponse, Status> {
+    let v1::DeleteDeadLettersRequest { ids, all, group, .. } = request;
+    let selection = selection(ids, all, group).map_err(convert::invalid)?;
+    let changed = change_letters(broker, namespace, LetterVerb::Delete, selection).await;
+    let ChangedLetters { changed, problems, more } = changed.map_err(refused)?;
+    let problems = letter_problems(problems);
+    Ok(v1::DeleteDeadLettersResponse { deleted: changed as u64, problems, more })
+}
+
+/// The dead letters that a call selects.
+fn selection(
+    ids: Vec<String>,
+    all: bool,
+    group: Option<v1::DeadGroupFilter>,
+) -> Result<LetterSelection, Invalid> {
+    match (ids.is_empty(), all, group) {
+        (false, false, None) => Ok(LetterSelection::Ids(ids)),
+        (true, true, None) => Ok(LetterSelection::Matching(LetterFilter::default())),
+        // An empty condition would be all letters, which a caller must ask for.
+        (true, false, Some(group)) if group != v1::DeadGroupFilter::default() => {
+            Ok(LetterSelection::Matching(letter_filter(Some(group))))
         }
-    };
-    let RedrivenLetters { redriven, problems, more } = redriven.map_err(refused)?;
-    let problems = problems.into_iter().map(|(id, problem)| {
+        _ => Err(Invalid::new("ids", "exactly one of `ids`, `all` and `group` must be given")),
+    }
+}
+
+fn letter_filter(group: Option<v1::DeadGroupFilter>) -> LetterFilter {
+    let v1::DeadGroupFilter { reason, target } = group.unwrap_or_default();
+    let set = |text: String| Some(text).filter(|text| !text.is_empty());
+    LetterFilter { reason: set(reason), target: set(target) }
+}
+
+fn letter_problems(problems: Vec<(String, Problem)>) -> Vec<v1::RedriveProblem> {
+    let problem = |(id, problem)| {
         let problem = Some(convert::to_problem(&problem));
         v1::RedriveProblem { id, problem }
-    });
-    Ok(v1::RedriveResponse { redriven: redriven as u64, problems: problems.collect(), more })
+    };
+    problems.into_iter().map(problem).collect()
 }
 
 pub(super) async fn delete_dead_letter(

@@ -340,6 +340,26 @@ impl v1::tasks_server::Tasks for TasksApi {
         Ok(Response::new(answer))
     }
 
+    async fn dead_groups(
+        &self,
+        request: Request<v1::NamespaceRequest>,
+    ) -> Result<Response<v1::DeadGroupsResponse>, Status> {
+        let namespace = authorized_namespace(&request, &request.get_ref().namespace)?;
+        let kept = answer_permit(&request);
+        let (answer, permit) = reads::dead_groups(&self.broker, &namespace).await?;
+        kept.put(permit);
+        Ok(Response::new(answer))
+    }
+
+    async fn delete_dead_letters(
+        &self,
+        request: Request<v1::DeleteDeadLettersRequest>,
+    ) -> Result<Response<v1::DeleteDeadLettersResponse>, Status> {
+        let namespace = authorized_namespace(&request, &request.get_ref().namespace)?;
+        let deleted = reads::delete_letters(&self.broker, &namespace, request.into_inner()).await?;
+        Ok(Response::new(deleted))
+    }
+
     async fn who_am_i(
         &self,
         request: Request<v1::WhoAmIRequest>,

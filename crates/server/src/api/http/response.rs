@@ -47,6 +47,11 @@ pub(crate) fn created(body: &impl Serialize) -> ApiResult {
     Ok(json(StatusCode::CREATED, body))
 }
 
+/// 202 with a JSON body.
+pub(crate) fn accepted(body: &impl Serialize) -> ApiResult {
+    Ok(json(StatusCode::ACCEPTED, body))
+}
+
 /// 200 with a page of a list. A large one keeps the permit of the list until it was sent.
 pub(crate) fn page(body: &impl Serialize, permit: SharePermit) -> ApiResult {
     Ok(with_type(StatusCode::OK, held_answer::body_of(to_json(body), permit)))

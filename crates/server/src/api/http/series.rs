@@ -114,9 +114,10 @@ pub(crate) async fn series(
     let series = sum_series(&broker, &namespace).await.sum;
     let (from, count) = points(broker.clock.now(), back, step);
     let points = series.by_step(from, step, count);
-    let points = points.iter().zip(0u32..).map(|(row, number)| {
-        SeriesPoint::of(from.after(step.saturating_mul(number)), row)
-    });
+    let points = points
+        .iter()
+        .zip(0u32..)
+        .map(|(row, number)| SeriesPoint::of(from.after(step.saturating_mul(number)), row));
     let answer = SeriesAnswer {
         from: from.to_string(),
         step: name,

@@ -1,11 +1,13 @@
 //! Routes about one task: `/v1/{namespace}/tasks/{key-or-id}`.
 //!
 //! Each route sends one command to the owner of the task and returns its reply as JSON. `batch`
-//! has the routes about many tasks, `list` lists them, `fires` shows the history of one.
+//! has the routes about many tasks, `list` lists them, `fires` shows the history of one, and
+//! `version_wait` waits for a change of one.
 
 pub(super) mod batch;
 pub(super) mod fires;
 pub(super) mod list;
+mod version_wait;
 
 use std::sync::Arc;
 
@@ -22,10 +24,10 @@ use serde_json::json;
 use utoipa::openapi::path::{Parameter, ParameterIn};
 use utoipa::{IntoParams, ToSchema};
 
-use super::request::{self, BODY_BYTES_MAX, JsonBody, PathName};
+use super::request::{self, BODY_BYTES_MAX, JsonBody, PathName, QueryParams};
 use super::response::{self, ApiResult};
 use crate::api::command_batch::{next_result, unexpected_reply};
-use crate::api::find_task::{NamedTask, candidates, command_task, find};
+use crate::api::find_task::{NamedTask, candidates, command_task};
 use crate::broker::Broker;
 use crate::problem::{Problem, TaskRef};
 use crate::schema::{all_absent, documented, reference, with_keywords};
@@ -33,6 +35,7 @@ use crate::task_form::{
     Delay, EndedTask, InstantText, Interval, KeylessTask, TaskAnswer, TaskBody, TaskToSchedule,
     TimeValue, check_fires, parse_duration_field,
 };
+use version_wait::{VersionWait, VersionWaitText, find_changed};
 
 /// The result of a cancel.
 #[derive(Debug, Serialize, ToSchema)]
@@ -170,14 +173,23 @@ pub(crate) async fn replace(
 /// retained; a key that names no living task shows the task that had it last.
 #[utoipa::path(
     get, path = "/v1/{namespace}/tasks/{key}", tag = "tasks", operation_id = "get_task",
+    params(
+        ("after_version" = Option<u64>, Query, description =
+            "Wait until the task has another version than this one, or has ended."),
+        ("wait" = inline(Option<VersionWaitText>), Query, description =
+            "How long to wait for that; then the task is shown as it is. Default: 20 seconds."),
+    ),
     responses((status = 200, description = "The task.", body = TaskOrEnded))
 )]
 pub(crate) async fn show(
     State(broker): State<Arc<Broker>>,
     PathName(namespace, name): PathName,
+    mut params: QueryParams,
 ) -> ApiResult {
+    let wait = VersionWait::take(&mut params)?;
+    params.end()?;
     let task = TaskRef { namespace: &namespace, name: &name };
-    match find(&broker, task).await? {
+    match find_changed(&broker, task, wait).await? {
         NamedTask::Living(found) => Ok(response::task(StatusCode::OK, &found)),
         NamedTask::Ended(ended) => match &ended.letter {
             Some(letter) => response::ok(&TaskAnswer::of_dead_letter(letter)),

@@ -19,8 +19,10 @@ use crate::conformance::fixtures::{
 use crate::conformance::owner::{OwnerState, TestOwner};
 use crate::conformance::{PARTITIONS, StoreUnderTest};
 use crate::counts::Counts;
+use crate::due::{DueMinute, DueSteps};
 use crate::error::StoreError;
-use crate::query::{FireFilter, FirePosition, Head, Retention};
+use crate::letter_groups::CountedGroup;
+use crate::query::{Filter, FireFilter, FirePosition, Head, KindFilter, Retention};
 use crate::{LeaseStore, TaskStore};
 
 /// How a test ends the store.
@@ -51,6 +53,9 @@ struct PartitionContents {
     dead: Vec<DeadLetter>,
     history: Vec<Vec<FireRecord>>,
     counts: Counts,
+    due: Vec<i64>,
+    letter_groups: Vec<CountedGroup>,
+    series: Vec<Task>,
     holder: Option<Lease>,
 }
 
@@ -72,6 +77,7 @@ async fn contents<S: TaskStore + LeaseStore>(
         got.push(owner.get(*id).await);
         history.push(owner.history(*id).await);
     }
+    let series = Filter { kind: Some(KindFilter::Series), ..Filter::all(shop()) };
     PartitionContents {
         loaded: owner.load().await,
         listed: owner.list().await,
@@ -80,8 +86,19 @@ async fn contents<S: TaskStore + LeaseStore>(
         dead: owner.dead().await,
         history,
         counts: owner.counts().await,
+        due: owner.due_counts(&every_step()).await,
+        letter_groups: owner.letter_groups_of(&shop()).await,
+        series: owner.list_by(&series, 2).await,
         holder: store.holder(Seat::Partition(state.partition)).await.expect("reads need no lease"),
     }
+}
+
+/// Each second minute of an hour, and everything before and after.
+fn every_step() -> DueSteps {
+    let now = DueMinute::of(NOW).get();
+    let minutes = (0..30).map(|number| DueMinute::new(now + 2 * number));
+    let all = [DueMinute::FIRST].into_iter().chain(minutes).chain([DueMinute::new(u32::MAX)]);
+    DueSteps::new(all.collect()).expect("they ascend")
 }
 
 /// Makes every kind of change. Returns the ids of the tasks.

@@ -1,11 +1,11 @@
 //! Fires over all tasks: newest first, by end, key, label and time; and the last fire of a key.
 
 use punctual_core::{
-    DeadReason, EndKind, FireEnd, FireRecord, SkipReason, Skipped, Task, TaskState, Timestamp,
+    DeadReason, EndKind, FireEnd, FireRecord, SkipReason, Skipped, Task, Timestamp,
 };
 
 use crate::TaskStore;
-use crate::change::Change;
+use crate::change::{Change, Prior};
 use crate::conformance::StoreUnderTest;
 use crate::conformance::fixtures::{
     answered_task, at, die, namespace, next_fire, partition, settle, settle_with_next, shop,
@@ -102,7 +102,7 @@ pub async fn a_record_with_answers_is_read_back_unchanged<S: StoreUnderTest>(und
     owner.put([&task]).await;
     assert_eq!(owner.get(task.id).await, Some(task.clone()));
     assert_eq!(owner.load().await, [task.clone()]);
-    owner.apply(vec![Change::Refile { task: manual.clone(), was: TaskState::Scheduled }]).await;
+    owner.apply(vec![Change::Refile { task: manual.clone(), was: Prior::of(&manual) }]).await;
     let next = next_fire(&task, at(20));
     owner.apply(vec![settle_with_next(&manual, at(4), &next)]).await;
     let record = ended(&manual, FireEnd::Done, at(4));

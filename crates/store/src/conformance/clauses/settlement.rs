@@ -2,7 +2,7 @@
 
 use punctual_core::{DeadLetter, DeadReason, FireEnd, FireRecord, Task, TaskState};
 
-use crate::change::Change;
+use crate::change::{Change, Prior};
 use crate::conformance::fixtures::{
     NOW, at, attempts, die, in_state, letter, namespace, next_fire, partition, refile, rich_task,
     settle, settle_with_next, shop,
@@ -110,7 +110,7 @@ pub async fn settling_a_fire_that_left_its_task_does_not_change_the_task<S: Stor
     owner.apply(vec![die(&second, at(20), Some(&third))]).await;
     let counts = owner.counts().await;
     assert_eq!((counts.scheduled, counts.dead, counts.dead_letters), (1, 0, 2));
-    let (was, next) = (TaskState::Firing, None);
+    let (was, next) = (Prior::of(&second).in_state(TaskState::Firing), None);
     let forget = |task: &Task| Change::DeleteLetter { fire_id: task.fire().id, namespace: shop() };
     let record = FireRecord::of(&first, FireEnd::Done, at(40));
     let done = Change::Settle { record: record.clone(), next: next.clone(), was };
@@ -212,7 +212,7 @@ pub async fn a_dead_task_leaves_a_letter_and_a_record<S: StoreUnderTest>(under_t
         owner.put([&task]).await;
         let mut letter = letter(&task, at(5));
         letter.reason = reason;
-        let change = Change::Dead { letter: letter.clone(), next: None, was: task.state };
+        let change = Change::Dead { letter: letter.clone(), next: None, was: Prior::of(&task) };
         owner.apply(vec![change]).await;
         assert_eq!(owner.dead_letter(letter.fire_id()).await.as_ref(), Some(&letter));
         letters.push(Some(letter));

@@ -8,13 +8,14 @@ use std::time::Duration;
 
 use punctual_core::{
     DeadLetter, DeadReason, FireEnd, Lease, Outcome, PartitionId, Payload, Reason, Schedule, Task,
-    TaskId, TaskState, Timestamp,
+    TaskId, TaskKind, TaskState, Timestamp,
 };
 
 use super::random::ModelRandom;
-use crate::change::{Batch, BatchNo, Change};
+use crate::change::{Batch, BatchNo, Change, Prior};
 use crate::conformance::fixtures::{
-    id, in_state, next_fire, postpone, refile, settle, settle_with_next, task,
+    every_minute, id, in_state, namespace, next_fire, postpone, refile, settle, settle_with_next,
+    task,
 };
 
 /// Few keys, so that they are free, used and reused all the time.
@@ -118,9 +119,11 @@ impl OwnerModel {
         if random.below(8) == 0 {
             built = built.paused();
         }
-        if random.below(3) == 0 {
-            let within = Duration::from_secs(60);
-            built = built.schedule(Schedule::watch(within));
+        match random.below(9) {
+            0..3 => built = built.schedule(Schedule::watch(Duration::from_secs(60))),
+            3..5 => built = built.schedule(Schedule::every(Duration::from_secs(60))),
+            5 => built = built.schedule(every_minute()),
+            _ => {}
         }
         let size = if random.below(50) == 0 { 50_000 } else { 50 };
         let bytes = vec![b'0'; random.index(size)];
@@ -138,17 +141,20 @@ impl OwnerModel {
         let made: Vec<_> = self.made.iter().copied().collect();
         let id = *random.pick(&made)?;
         let ended = self.living.iter().all(|task| task.id != id);
+        let was = Prior { state: TaskState::Cancelled, kind: TaskKind::Once, fire_at: now };
         ended.then(|| Change::Postpone {
             id,
+            namespace: namespace(NAMESPACES[0]),
             fire_at: soon(random, now),
             version: punctual_core::Version::new(9),
             updated_at: now,
+            was,
         })
     }
 
     fn postpone(&mut self, random: &mut ModelRandom) -> Option<Change> {
         let task = self.pick(random)?;
-        if task.state != TaskState::Scheduled {
+        if task.state != TaskState::Scheduled || task.definition.schedule.kind().is_series() {
             return None;
         }
         let from = task.fire_at.max(task.nominal_at);
@@ -206,8 +212,8 @@ impl OwnerModel {
         let pause = Duration::from_millis(1 + random.below(60_000));
         let next = task_continues.then(|| next_fire(&task, task.nominal_at.max(now).after(pause)));
         self.living.extend(next.clone());
-        let was = task.state;
-        let reason = DeadReason::Exhausted;
+        let was = Prior::of(&task);
+        let reason = [DeadReason::Exhausted, DeadReason::Expired][random.index(2)];
         let letter = DeadLetter { task, died_at: now, reason };
         self.letters.push(ModelLetter { letter: letter.clone(), task_continues });
         Some(Change::Dead { letter, next, was })

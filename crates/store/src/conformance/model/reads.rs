@@ -6,8 +6,8 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use punctual_core::{
-    BrokerId, DeadLetter, EndKind, Epoch, FireId, FireRecord, Lease, Seat, Task, TaskId, TaskState,
-    Timestamp,
+    BrokerId, DeadLetter, EndKind, Epoch, FireId, FireRecord, Lease, Seat, Task, TaskId, TaskKind,
+    TaskState, Timestamp,
 };
 
 use super::owner_model::{KEYS, NAMESPACES, OwnerModel};
@@ -16,7 +16,9 @@ use crate::conformance::PARTITIONS;
 use crate::conformance::fixtures::{epoch, id, key, namespace, partition};
 use crate::conformance::owner::{OwnerState, TestOwner};
 use crate::counts::{CountedNamespace, Counts};
-use crate::query::{Filter, FireFilter, FirePosition, Head, Position};
+use crate::due::{DueMinute, DueSteps};
+use crate::letter_groups::{CountedGroup, LetterGroups};
+use crate::query::{Filter, FireFilter, FirePosition, Head, KindFilter, Position};
 use crate::{LeaseStore, TaskStore};
 
 /// The page sizes, bounds and filters of the reads. The results of whole reads must not depend on
@@ -28,6 +30,7 @@ pub(super) struct ReadParameters {
     /// A fire of any partition, which may not exist.
     after: FireId,
     fire_filter: FireFilter,
+    steps: DueSteps,
 }
 
 impl ReadParameters {
@@ -38,7 +41,12 @@ impl ReadParameters {
             _ => now.after(Duration::from_secs(random.below(100))),
         };
         let mut filter = Filter::all(namespace(NAMESPACES[random.index(3)]));
-        match random.below(5) {
+        match random.below(7) {
+            5 => filter.kind = Some(KindFilter::Series),
+            6 => {
+                filter.kind = Some(KindFilter::Only(TaskKind::ALL[random.index(4)]));
+                filter.from = now;
+            }
             0 => filter.state = Some(TaskState::Paused),
             1 => filter.key_prefix = KEYS[random.index(KEYS.len())].to_owned(),
             2 => filter.label = Some(("zone".to_owned(), "eu".to_owned())),
@@ -52,8 +60,18 @@ impl ReadParameters {
         let other = partition(u16::try_from(random.below(PARTITIONS.into())).expect("few"));
         let task = id(due, other, epoch(1), random.below(500));
         let fire_filter = fire_filter(random, now);
-        Self { limit, until, filter, after: FireId { task, nominal_at: due }, fire_filter }
+        let (after, steps) = (FireId { task, nominal_at: due }, due_steps(random, now));
+        Self { limit, until, filter, after, fire_filter, steps }
     }
+}
+
+/// Steps around now, of some minutes or hours, and everything before them.
+fn due_steps(random: &mut ModelRandom, now: Timestamp) -> DueSteps {
+    let first = DueMinute::of(now).get() - 60 + u32::try_from(random.below(60)).expect("small");
+    let length = [1, 7, 60, 1440][random.index(4)];
+    let bounds = (0..20).map(|number| DueMinute::new(first + length * number));
+    let all = [DueMinute::FIRST].into_iter().chain(bounds).chain([DueMinute::new(u32::MAX)]);
+    DueSteps::new(all.collect()).expect("they ascend")
 }
 
 fn fire_filter(random: &mut ModelRandom, now: Timestamp) -> FireFilter {
@@ -83,6 +101,8 @@ pub(super) struct ReadResults {
     holder: Option<(Epoch, BrokerId, Timestamp)>,
     counts: Vec<Counts>,
     namespaces: Vec<CountedNamespace>,
+    due: Vec<Vec<i64>>,
+    letter_groups: Vec<Vec<CountedGroup>>,
     dead: Vec<Vec<DeadLetter>>,
     dead_after: Vec<Vec<DeadLetter>>,
     listed_after: Vec<Task>,
@@ -117,6 +137,7 @@ pub(super) async fn read<S: TaskStore + LeaseStore>(
     let (mut listed, mut found, mut history) = (Vec::new(), Vec::new(), Vec::new());
     let (mut counts, mut dead, mut dead_after) = (Vec::new(), Vec::new(), Vec::new());
     let (mut fires, mut last_fires) = (Vec::new(), Vec::new());
+    let (mut due, mut letter_groups) = (Vec::new(), Vec::new());
     for name in NAMESPACES {
         let namespace = namespace(name);
         let filter = Filter::all(namespace.clone());
@@ -124,6 +145,8 @@ pub(super) async fn read<S: TaskStore + LeaseStore>(
         let heads = store.find(partition, &namespace, &KEYS.map(key)).await;
         found.extend(heads.expect("reads need no lease"));
         counts.push(owner.counts_of(&namespace).await);
+        due.push(owner.due_counts_of(&namespace, &parameters.steps).await);
+        letter_groups.push(owner.letter_groups_of(&namespace).await);
         dead.push(owner.dead_of(&namespace, parameters.limit).await);
         dead_after
             .push(owner.dead_after(&namespace, Some(parameters.after), parameters.limit).await);
@@ -148,6 +171,8 @@ pub(super) async fn read<S: TaskStore + LeaseStore>(
         holder: holder.expect("reads need no lease").map(epoch_holder_until),
         counts,
         namespaces: owner.namespaces_after(None, parameters.limit).await,
+        due,
+        letter_groups,
         dead,
         dead_after,
         listed_after,
@@ -195,7 +220,9 @@ pub(super) fn compare(
         let kept = i64::try_from(letters.len()).expect("few");
         let want = Counts { dead_letters: kept, ..least.counts[index] };
         alike("counts", &ours.counts[index], &want)?;
+        agree(&ours.letter_groups[index], letters)?;
     }
+    alike("due counts", &ours.due, &least.due)?;
     alike("namespaces", &ours.namespaces, &counted(&ours.counts))?;
     for (index, letters) in ours.dead_after.iter().enumerate() {
         among("a letter after a fire that must be kept", &least.dead_after[index], letters)?;
@@ -221,6 +248,34 @@ pub(super) fn compare(
     among("a selected fire that may be kept", &ours.fires_filtered, &most.fires_filtered)?;
     among("a fire after another that must be kept", &least.fires_after, &ours.fires_after)?;
     among("a fire after another that may be kept", &ours.fires_after, &most.fires_after)
+}
+
+/// Checks that groups are those of the letters that a store has. Letters that are gone may have been
+/// the first or the last of their group.
+fn agree(groups: &[CountedGroup], letters: &[DeadLetter]) -> Result<(), String> {
+    let mut want = LetterGroups::default();
+    for letter in letters {
+        want.add(letter.group(), letter.died_at, letter.fire_id());
+    }
+    let want: Vec<CountedGroup> = want.iter().collect();
+    let count = |groups: &[CountedGroup]| {
+        let named = groups.iter().map(|it| (it.group.clone(), it.letters.count));
+        let mut named: Vec<_> = named.collect();
+        named.sort();
+        named
+    };
+    alike("letters of groups", &count(groups), &count(&want))?;
+    for CountedGroup { group, letters: found } in groups {
+        let fires: Vec<FireId> = letters.iter().map(DeadLetter::fire_id).collect();
+        let wanted = want.iter().find(|it| it.group == *group).map(|it| it.letters);
+        let covers =
+            wanted.is_some_and(|it| found.first_at <= it.first_at && found.last_at >= it.last_at);
+        let example = found.example.is_none_or(|example| fires.contains(&example));
+        if !covers || !example {
+            return Err(format!("{found:?} is not the group of {fires:?}"));
+        }
+    }
+    Ok(())
 }
 
 /// Returns what a list of namespaces has if these are the counts of all namespaces.

@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::time::Duration;
 
-use punctual_core::{FireEnd, FireRecord, Seat, Task, TaskId, TaskState, Timestamp};
-use punctual_store::{Change, Filter, Position, Retention, TaskStore};
+use punctual_core::{FireEnd, FireRecord, Seat, Task, TaskId, Timestamp};
+use punctual_store::{Change, Filter, Position, Prior, Retention, TaskStore};
 
 use crate::figures::StoreFigures;
 use crate::machine;
@@ -65,7 +65,7 @@ pub fn cancel(dir: &Path, tasks: u64) -> BenchResult<StoreFigures> {
 }
 
 fn settle(task: &Task, end: FireEnd, at: Timestamp) -> Change {
-    Change::Settle { record: FireRecord::of(task, end, at), next: None, was: TaskState::Scheduled }
+    Change::Settle { record: FireRecord::of(task, end, at), next: None, was: Prior::of(task) }
 }
 
 /// Measures load and settle of all tasks in time order, then sweeps their history.

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use punctual_core::Version;
-use punctual_store::{Change, Filter, Position, TaskStore};
+use punctual_store::{Change, Filter, Position, Prior, TaskStore};
 
 use crate::figures::StoreFigures;
 use crate::machine;
@@ -46,11 +46,13 @@ pub fn touch(dir: &Path, keys: u64) -> BenchResult<StoreFigures> {
             let started = machine::start();
             let heads = owner.store.find(owner.partition, &owner.maker.namespace, &keys).await?;
             finding += started.elapsed();
+            let of = owner.maker.namespace.clone();
             let touch = |head: Option<punctual_store::Head>| {
                 let head = head.ok_or("a task with a key is missing")?;
-                let fire_at = head.fire_at.after(DAY);
-                let version = head.version.next();
-                Ok(Change::Postpone { id: head.id, fire_at, version, updated_at: head.fire_at })
+                let (fire_at, updated_at) = (head.fire_at.after(DAY), head.fire_at);
+                let (id, version, was) = (head.id, head.version.next(), Prior::of_head(&head));
+                let namespace = of.clone();
+                Ok(Change::Postpone { id, namespace, fire_at, version, updated_at, was })
             };
             let changes: BenchResult<Vec<Change>> = heads.into_iter().map(touch).collect();
             owner.apply(changes?).await?;

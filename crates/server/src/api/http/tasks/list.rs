@@ -14,7 +14,9 @@ use utoipa::ToSchema;
 use crate::api::http::page_cursor;
 use crate::api::http::request::{PathNamespace, QueryParams};
 use crate::api::http::response::{self, ApiResult};
-use crate::api::task_pages::{StateFilter, dead_letter_page, task_page};
+use crate::api::task_pages::{
+    KINDS, LetterFilter, StateFilter, dead_letter_page, kind_filter, task_page,
+};
 use crate::broker::Broker;
 use crate::problem::Problem;
 use crate::schema::{CursorText, count, documented, one_of};
@@ -61,6 +63,12 @@ documented!(
     one_of(STATES.map(|(name, _)| name))
 );
 documented!(
+    /// The kinds of schedules that a list can be filtered by.
+    ListedKind,
+    "ListedKind",
+    one_of(KINDS.map(|(name, _)| name))
+);
+documented!(
     /// The name and the value of a label.
     LabelFilter,
     "LabelFilter",
@@ -78,6 +86,8 @@ documented!(
         ("state" = inline(Option<ListedState>), Query, description =
             "Only tasks in this state; `done` lists watches that have fired. Default: every task \
              that has not ended."),
+        ("kind" = inline(Option<ListedKind>), Query, description =
+            "Only tasks with this kind of schedule; `recurring` is `cron` or `every`."),
         ("key_prefix" = Option<String>, Query, description =
             "Only tasks whose key begins with this text."),
         ("label" = inline(Option<LabelFilter>), Query, description =
@@ -98,12 +108,13 @@ pub(crate) async fn list(
     mut params: QueryParams,
 ) -> ApiResult {
     let state = state_filter(params.take("state")?.as_deref())?;
+    let kind = params.take("kind")?.map(|kind| kind_filter(&kind)).transpose()?;
     let EntryFilter { key_prefix, label, from, to } = EntryFilter::take(&mut params)?;
     let limit = params.count("limit", PAGE_DEFAULT, PAGE_MAX)?;
     let cursor = params.take("cursor")?;
     params.end()?;
     let permit = broker.limits.reads.acquire(&namespace).await?;
-    let filter = Filter { namespace, state: None, key_prefix, label, from, to };
+    let filter = Filter { namespace, state: None, kind, key_prefix, label, from, to };
     if state == StateFilter::Dead {
         return list_dead(&broker, filter, limit, cursor.as_deref(), permit).await;
     }
@@ -121,14 +132,16 @@ async fn list_dead(
     permit: SharePermit,
 ) -> ApiResult {
     let after = page_cursor::dead_letter(cursor)?;
-    let Page { items, next } = dead_letter_page(broker, &filter.namespace, after, limit).await?;
+    let (namespace, any) = (&filter.namespace, LetterFilter::default());
+    let Page { items, next } = dead_letter_page(broker, namespace, &any, after, limit).await?;
     let letters = items.iter().filter(|letter| filter.matches(&letter.task));
     let tasks = letters.map(TaskAnswer::of_dead_letter);
     let next = next.map(page_cursor::after_dead_letter);
     response::page(&TaskListAnswer { tasks: tasks.collect(), next }, permit)
 }
 
-fn state_filter(state: Option<&str>) -> Result<StateFilter, Problem> {
+/// The filter of a state; every living task without one.
+pub(crate) fn state_filter(state: Option<&str>) -> Result<StateFilter, Problem> {
     let Some(state) = state else {
         return Ok(StateFilter::Living);
     };
@@ -168,7 +181,7 @@ impl EntryFilter {
     }
 }
 
-fn parse_label(label: &str) -> Result<(String, String), Problem> {
+pub(crate) fn parse_label(label: &str) -> Result<(String, String), Problem> {
     // Names contain neither separator, values may contain both: the first one ends the name.
     let (name, value) = label.split_once([':', '=']).ok_or_else(|| {
         let detail = "label must be name:value or name=value";

@@ -1,0 +1,269 @@
+//! Operations over HTTP: change all tasks that match, and follow or stop that.
+//! `api/operations` does it.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use http::HeaderMap;
+use punctual_core::{Invalid, Timestamp};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use utoipa::ToSchema;
+
+use super::request::{self, BODY_BYTES_MAX, JsonBody, PathName, PathNamespace, QueryParams};
+use super::response::{self, ApiResult};
+use super::tasks::list::{LabelFilter, ListedKind, ListedState, parse_label, state_filter};
+use crate::api::operations::{
+    BulkVerb, DryRun, NewOperation, Operation, OperationState, Progress, TaskSelection, dry_run,
+};
+use crate::api::task_pages::kind_filter;
+use crate::broker::Broker;
+use crate::problem::Problem;
+use crate::schema::{documented, one_of};
+use crate::task_form::{InstantText, TaskAnswer, TimeValue};
+
+/// What to do with which tasks.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, expecting = "a JSON object")]
+#[schema(as = NewOperation)]
+struct OperationBody {
+    /// What is done with each task.
+    #[schema(value_type = BulkVerbName)]
+    r#do: String,
+    /// Which tasks. `{}` is every task of the namespace.
+    r#where: WhereBody,
+    /// Only count the tasks that match, and show some of them.
+    #[serde(default)]
+    dry_run: bool,
+}
+
+/// Tasks that match every condition that is given, as in a list of tasks.
+#[derive(Debug, Deserialize, Serialize, ToSchema)]
+#[serde(deny_unknown_fields, expecting = "a JSON object")]
+#[schema(as = TaskFilter)]
+struct WhereBody {
+    /// Only tasks in this state. To resume, `paused` is meant if it is absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<ListedState>)]
+    state: Option<String>,
+    /// Only tasks with this kind of schedule; `recurring` is `cron` or `every`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<ListedKind>)]
+    kind: Option<String>,
+    /// Only tasks whose key begins with this text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    key_prefix: Option<String>,
+    /// Only tasks with this label: `name=value` or `name:value`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<LabelFilter>)]
+    label: Option<String>,
+    /// Only tasks due at this time or later.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    from: Option<TimeValue>,
+    /// Only tasks due before this time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    to: Option<TimeValue>,
+}
+
+documented!(
+    /// The verbs of operations.
+    BulkVerbName,
+    "OperationVerb",
+    one_of(BulkVerb::ALL.map(|(name, _)| name))
+);
+documented!(
+    /// Where an operation is.
+    OperationStateName,
+    "OperationState",
+    one_of(OperationState::ALL.map(|(name, _)| name))
+);
+
+/// What an operation would change.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = DryRun)]
+struct DryRunAnswer<'a> {
+    /// How many tasks match.
+    matched: usize,
+    /// Whether that is all; otherwise there are more, which were not counted.
+    exact: bool,
+    /// The first of them.
+    sample: Vec<TaskAnswer<'a>>,
+}
+
+/// An operation.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Operation)]
+struct OperationAnswer {
+    id: String,
+    #[schema(value_type = BulkVerbName)]
+    r#do: &'static str,
+    /// As it was sent.
+    #[schema(value_type = WhereBody)]
+    r#where: Value,
+    #[schema(value_type = OperationStateName)]
+    state: &'static str,
+    /// Tasks that were found so far.
+    matched: u64,
+    /// Tasks that were changed.
+    changed: u64,
+    /// Tasks that could not be changed.
+    failed: u64,
+    #[schema(value_type = InstantText)]
+    started_at: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<InstantText>)]
+    ended_at: Option<String>,
+    /// What the token of the caller grants: `admin`, or a namespace with rights.
+    by: String,
+    /// Why it has failed. Only in the state `failed`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    problem: Option<String>,
+}
+
+/// One operation.
+#[derive(Debug, Serialize, ToSchema)]
+struct OneOperation {
+    operation: OperationAnswer,
+}
+
+/// The operations of a namespace.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Operations)]
+struct OperationsAnswer {
+    /// Newest first.
+    operations: Vec<OperationAnswer>,
+}
+
+/// Change all tasks that match
+///
+/// Starts an operation that cancels, pauses, resumes or fires every task that matches and that was
+/// created before. With `dry_run` nothing is changed: the answer counts the tasks, and shows some
+/// of them. An operation is kept in the memory of the broker that took it, and ends with it.
+#[utoipa::path(
+    post, path = "/v1/{namespace}/operations", tag = "operations",
+    operation_id = "start_operation", request_body = OperationBody,
+    responses(
+        (status = 200, description = "With `dry_run`: what would be changed.", body = DryRunAnswer),
+        (status = 202, description = "The operation was started.", body = OneOperation),
+    )
+)]
+pub(crate) async fn start(
+    State(broker): State<Arc<Broker>>,
+    PathNamespace(namespace): PathNamespace,
+    headers: HeaderMap,
+    JsonBody(body): JsonBody<BODY_BYTES_MAX>,
+) -> ApiResult {
+    let body: OperationBody = request::json(&body, "an operation")?;
+    let verb = parse_verb(&body.r#do)?;
+    let selection = body.r#where.selection()?.of_verb(verb)?;
+    if body.dry_run {
+        let DryRun { matched, exact, sample } = dry_run(&broker, &namespace, &selection).await?;
+        let sample = sample.iter().map(TaskAnswer::of).collect();
+        return response::ok(&DryRunAnswer { matched, exact, sample });
+    }
+    let identity = broker.tokens.identify_headers(&headers);
+    let identity = identity.ok_or_else(Problem::unauthenticated)?;
+    let by = identity.name_in(&namespace);
+    let filter = serde_json::to_value(&body.r#where).unwrap_or_default();
+    let new = NewOperation { namespace, verb, selection, filter, by };
+    let operation = broker.operations.start(&broker, new)?;
+    response::accepted(&OneOperation { operation: OperationAnswer::of(&operation) })
+}
+
+/// List operations
+///
+/// Lists the operations that this broker has taken, newest first. The oldest ones are dropped.
+#[utoipa::path(
+    get, path = "/v1/{namespace}/operations", tag = "operations",
+    operation_id = "list_operations",
+    responses((status = 200, description = "The operations.", body = OperationsAnswer))
+)]
+pub(crate) async fn list(
+    State(broker): State<Arc<Broker>>,
+    PathNamespace(namespace): PathNamespace,
+    params: QueryParams,
+) -> ApiResult {
+    params.end()?;
+    let operations = broker.operations.list(&namespace);
+    let operations = operations.iter().map(|operation| OperationAnswer::of(operation)).collect();
+    response::ok(&OperationsAnswer { operations })
+}
+
+/// Show an operation
+///
+/// Shows how far an operation is.
+#[utoipa::path(
+    get, path = "/v1/{namespace}/operations/{id}", tag = "operations",
+    operation_id = "get_operation",
+    responses((status = 200, description = "The operation.", body = OneOperation))
+)]
+pub(crate) async fn show(State(broker): State<Arc<Broker>>, name: PathName) -> ApiResult {
+    let operation = find(&broker, &name)?;
+    response::ok(&OneOperation { operation: OperationAnswer::of(&operation) })
+}
+
+/// Stop an operation
+///
+/// Stops an operation after its present step. What it has changed stays changed.
+#[utoipa::path(
+    delete, path = "/v1/{namespace}/operations/{id}", tag = "operations",
+    operation_id = "stop_operation",
+    responses((status = 200, description = "The operation.", body = OneOperation))
+)]
+pub(crate) async fn stop(State(broker): State<Arc<Broker>>, name: PathName) -> ApiResult {
+    let operation = find(&broker, &name)?;
+    operation.stop();
+    response::ok(&OneOperation { operation: OperationAnswer::of(&operation) })
+}
+
+fn find(broker: &Broker, PathName(namespace, id): &PathName) -> Result<Arc<Operation>, Problem> {
+    let found = id.parse().ok().and_then(|id| broker.operations.find(namespace, id));
+    found.ok_or_else(|| Problem::operation_not_found(namespace, id))
+}
+
+fn parse_verb(name: &str) -> Result<BulkVerb, Invalid> {
+    let found = BulkVerb::ALL.into_iter().find(|(known, _)| *known == name);
+    found.map(|(_, verb)| verb).ok_or_else(|| {
+        let all = BulkVerb::ALL.map(|(name, _)| name).join(", ");
+        Invalid::new("do", format!("must be one of {all}"))
+    })
+}
+
+impl WhereBody {
+    fn selection(&self) -> Result<TaskSelection, Problem> {
+        let within = |problem: Problem| problem.within("where");
+        let time = |name: &str, value: Option<&TimeValue>, default: Timestamp| {
+            let time = value.map(|value| value.to_timestamp(&format!("where.{name}")));
+            time.unwrap_or(Ok(default))
+        };
+        let kind = self.kind.as_deref().map(kind_filter).transpose();
+        Ok(TaskSelection {
+            state: state_filter(self.state.as_deref()).map_err(within)?,
+            kind: kind.map_err(|invalid| invalid.within("where"))?,
+            key_prefix: self.key_prefix.clone().unwrap_or_default(),
+            label: self.label.as_deref().map(parse_label).transpose().map_err(within)?,
+            from: time("from", self.from.as_ref(), Timestamp::EPOCH)?,
+            to: time("to", self.to.as_ref(), Timestamp::MAX)?,
+        })
+    }
+}
+
+impl OperationAnswer {
+    fn of(operation: &Operation) -> Self {
+        let Progress { state, matched, changed, failed, ended_at, problem } = operation.progress();
+        let name = OperationState::ALL.into_iter().find(|(_, known)| *known == state);
+        Self {
+            id: operation.id.to_string(),
+            r#do: operation.verb.name(),
+            r#where: operation.filter.clone(),
+            state: name.map_or("", |(name, _)| name),
+            matched,
+            changed,
+            failed,
+            started_at: operation.started_at.to_string(),
+            ended_at: ended_at.map(|at| at.to_string()),
+            by: operation.by.clone(),
+            problem,
+        }
+    }
+}

@@ -1,0 +1,565 @@
+//! Operations: one verb for all tasks of a namespace that match a filter.
+//!
+//! [`Operations::start`] walks over the tasks in the order of `fire_at`, in small steps, and sends
+//! the verb to the owner of each task that was created before the operation started. Operations are
+//! kept in the memory of the broker that took them, and end with it; [`dry_run`] only counts.
+//! `http/operations` has the routes.
+
+use std::collections::{HashSet, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use punctual_core::{Clock as _, Invalid, Namespace, Task, TaskId, TaskState, Timestamp};
+use punctual_engine::{Cancelled, Command, EngineError, Subject};
+use punctual_store::{Filter, KindFilter, Position};
+use serde_json::Value;
+use tokio::time::interval;
+
+use super::command_batch::{CommandBatch, CommandResult, expect_cancelled, expect_task};
+use super::task_pages::{StateFilter, task_page};
+use crate::broker::Broker;
+use crate::problem::Problem;
+
+/// Operations of one namespace that run at the same time: they share the lists of the namespace.
+pub(crate) const RUNNING_MAX: usize = 4;
+/// Operations of one namespace that are kept, and of all namespaces together, some hundred bytes
+/// each.
+pub(crate) const KEPT_MAX: usize = 100;
+const ALL_KEPT_MAX: usize = 10_000;
+/// Tasks that are changed in one commit: as long as an owner may be kept from other namespaces.
+const STEP: usize = 128;
+/// Tasks that one operation fires: it remembers each of them, so that none is fired twice.
+pub(crate) const FIRED_MAX: usize = 100_000;
+/// How often a step is tried while the store or an owner is away, and how long the pause is: as
+/// long as a partition takes to find a new owner, and more.
+const TRIES_MAX: u32 = 60;
+const TRY_EVERY: Duration = Duration::from_secs(1);
+/// Tasks that a dry run counts, and pages that it reads.
+pub(crate) const COUNTED_MAX: usize = 10_000;
+const COUNTED_PAGES_MAX: usize = 100;
+const COUNT_PAGE: usize = 1000;
+/// Tasks that a dry run shows.
+pub(crate) const SAMPLE_MAX: usize = 20;
+
+/// What is done with each task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum BulkVerb {
+    Cancel,
+    Pause,
+    Resume,
+    Fire,
+}
+
+impl BulkVerb {
+    /// All verbs by name.
+    pub(crate) const ALL: [(&str, Self); 4] = [
+        ("cancel", Self::Cancel),
+        ("pause", Self::Pause),
+        ("resume", Self::Resume),
+        ("fire", Self::Fire),
+    ];
+
+    pub(crate) fn name(self) -> &'static str {
+        Self::ALL.into_iter().find(|(_, verb)| *verb == self).map_or("", |(name, _)| name)
+    }
+
+    fn command(self, subject: Subject) -> Command {
+        match self {
+            Self::Cancel => Command::Cancel(subject),
+            Self::Pause => Command::Pause(subject),
+            Self::Resume => Command::Resume(subject),
+            Self::Fire => Command::Fire(subject),
+        }
+    }
+}
+
+/// Which tasks an operation is about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct TaskSelection {
+    pub(crate) state: StateFilter,
+    pub(crate) kind: Option<KindFilter>,
+    pub(crate) key_prefix: String,
+    pub(crate) label: Option<(String, String)>,
+    pub(crate) from: Timestamp,
+    pub(crate) to: Timestamp,
+}
+
+impl TaskSelection {
+    /// Restricts the selection to the tasks that a verb can change. Only paused tasks can be
+    /// resumed; dead tasks are dead letters, which have verbs of their own.
+    pub(crate) fn of_verb(mut self, verb: BulkVerb) -> Result<Self, Invalid> {
+        match (verb, self.state) {
+            (_, StateFilter::Dead) => {
+                let problem = "must not be dead; redrive or delete dead letters instead";
+                return Err(Invalid::new("where.state", problem));
+            }
+            (BulkVerb::Resume, StateFilter::Living) => self.state = StateFilter::Paused,
+            (BulkVerb::Resume, StateFilter::Paused) => {}
+            (BulkVerb::Resume, _) => {
+                return Err(Invalid::new("where.state", "must be paused, or absent, to resume"));
+            }
+            _ => {}
+        }
+        Ok(self)
+    }
+
+    fn filter(&self, namespace: &Namespace) -> Filter {
+        Filter {
+            namespace: namespace.clone(),
+            state: None,
+            kind: self.kind,
+            key_prefix: self.key_prefix.clone(),
+            label: self.label.clone(),
+            from: self.from,
+            to: self.to,
+        }
+    }
+}
+
+/// How far an operation is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Progress {
+    pub(crate) state: OperationState,
+    /// Tasks that were found so far.
+    pub(crate) matched: u64,
+    pub(crate) changed: u64,
+    /// Tasks that could not be changed.
+    pub(crate) failed: u64,
+    pub(crate) ended_at: Option<Timestamp>,
+    /// Why the operation has failed.
+    pub(crate) problem: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum OperationState {
+    Running,
+    /// All tasks were found.
+    Done,
+    /// A caller has stopped it, or the broker drains.
+    Stopped,
+    Failed,
+}
+
+impl OperationState {
+    /// All states by name.
+    pub(crate) const ALL: [(&str, Self); 4] = [
+        ("running", Self::Running),
+        ("done", Self::Done),
+        ("stopped", Self::Stopped),
+        ("failed", Self::Failed),
+    ];
+}
+
+/// One operation.
+#[derive(Debug)]
+pub(crate) struct Operation {
+    /// Unique on this broker.
+    pub(crate) id: u64,
+    pub(crate) namespace: Namespace,
+    pub(crate) verb: BulkVerb,
+    /// The filter as the caller wrote it.
+    pub(crate) filter: Value,
+    /// What the token of the caller grants.
+    pub(crate) by: String,
+    pub(crate) started_at: Timestamp,
+    progress: Mutex<Progress>,
+    to_stop: AtomicBool,
+}
+
+/// What starts an operation.
+#[derive(Debug)]
+pub(crate) struct NewOperation {
+    pub(crate) namespace: Namespace,
+    pub(crate) verb: BulkVerb,
+    pub(crate) selection: TaskSelection,
+    /// The filter as the caller wrote it.
+    pub(crate) filter: Value,
+    pub(crate) by: String,
+}
+
+/// The operations of a broker, newest first.
+#[derive(Debug, Default)]
+pub(crate) struct Operations {
+    last_id: AtomicU64,
+    kept: Mutex<VecDeque<Arc<Operation>>>,
+}
+
+impl Operations {
+    /// Starts an operation on a broker.
+    pub(crate) fn start(
+        &self,
+        broker: &Arc<Broker>,
+        new: NewOperation,
+    ) -> Result<Arc<Operation>, Problem> {
+        let NewOperation { namespace, verb, selection, filter, by } = new;
+        let operation = Arc::new(Operation {
+            id: self.last_id.fetch_add(1, Ordering::Relaxed) + 1,
+            namespace,
+            verb,
+            filter,
+            by,
+            started_at: broker.clock.now(),
+            progress: Mutex::new(Progress::new()),
+            to_stop: AtomicBool::new(false),
+        });
+        self.keep(&operation)?;
+        let (namespace, by, id) = (&operation.namespace, &operation.by, operation.id);
+        tracing::info!(%namespace, id, verb = verb.name(), %by, "operation started");
+        tokio::spawn(run(Arc::clone(broker), Arc::clone(&operation), selection));
+        Ok(operation)
+    }
+
+    /// Adds an operation. The oldest ones that have ended are dropped.
+    fn keep(&self, operation: &Arc<Operation>) -> Result<(), Problem> {
+        let mut kept = self.lock();
+        let namespace = &operation.namespace;
+        let of_namespace = || kept.iter().filter(|other| other.namespace == *namespace);
+        if of_namespace().filter(|other| other.is_running()).count() >= RUNNING_MAX {
+            return Err(Problem::too_many_operations(namespace, RUNNING_MAX));
+        }
+        let mut dropped = HashSet::new();
+        let ended = |other: &&Arc<Operation>| !other.is_running();
+        if of_namespace().count() >= KEPT_MAX {
+            dropped.extend(of_namespace().rev().find(ended).map(|other| other.id));
+        }
+        if kept.len() >= ALL_KEPT_MAX {
+            let oldest = kept.iter().rev().find(ended).map(|other| other.id);
+            dropped.insert(
+                oldest.ok_or_else(|| Problem::all_in_use(ALL_KEPT_MAX, "running operations"))?,
+            );
+        }
+        kept.retain(|other| !dropped.contains(&other.id));
+        kept.push_front(Arc::clone(operation));
+        Ok(())
+    }
+
+    /// The operations of a namespace, newest first.
+    pub(crate) fn list(&self, namespace: &Namespace) -> Vec<Arc<Operation>> {
+        let kept = self.lock();
+        kept.iter().filter(|operation| operation.namespace == *namespace).cloned().collect()
+    }
+
+    pub(crate) fn find(&self, namespace: &Namespace, id: u64) -> Option<Arc<Operation>> {
+        self.list(namespace).into_iter().find(|operation| operation.id == id)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Arc<Operation>>> {
+        // Every update is a single step, so the value is consistent even after a panic.
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Progress {
+    fn new() -> Self {
+        Self {
+            state: OperationState::Running,
+            matched: 0,
+            changed: 0,
+            failed: 0,
+            ended_at: None,
+            problem: None,
+        }
+    }
+}
+
+impl Operation {
+    pub(crate) fn progress(&self) -> Progress {
+        self.lock().clone()
+    }
+
+    /// Asks the operation to end after its present step.
+    pub(crate) fn stop(&self) {
+        self.to_stop.store(true, Ordering::Relaxed);
+    }
+
+    fn is_running(&self) -> bool {
+        self.lock().state == OperationState::Running
+    }
+
+    fn is_stopping(&self) -> bool {
+        self.to_stop.load(Ordering::Relaxed)
+    }
+
+    fn end(&self, state: OperationState, problem: Option<String>, now: Timestamp) {
+        let progress = {
+            let mut progress = self.lock();
+            (progress.state, progress.problem) = (state, problem);
+            progress.ended_at = Some(now);
+            progress.clone()
+        };
+        let (namespace, id) = (&self.namespace, self.id);
+        let Progress { matched, changed, failed, .. } = progress;
+        tracing::info!(%namespace, id, ?state, matched, changed, failed, "operation ended");
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Progress> {
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Runs an operation to its end, or until the broker drains.
+async fn run(broker: Arc<Broker>, operation: Arc<Operation>, selection: TaskSelection) {
+    let mut draining = broker.draining.clone();
+    let ended = tokio::select! {
+        ended = walk(&broker, &operation, &selection) => ended,
+        _ = draining.wait_for(|draining| *draining) => Ok(OperationState::Stopped),
+    };
+    let now = broker.clock.now();
+    match ended {
+        Ok(state) => operation.end(state, None, now),
+        Err(problem) => {
+            operation.end(OperationState::Failed, Some(problem.detail().to_owned()), now);
+        }
+    }
+}
+
+/// Walks over the tasks, forward only, and changes them step by step.
+async fn walk(
+    broker: &Arc<Broker>,
+    operation: &Operation,
+    selection: &TaskSelection,
+) -> Result<OperationState, Problem> {
+    let filter = selection.filter(&operation.namespace);
+    let mut after = Some(Position::before(filter.from));
+    let mut fired = HashSet::new();
+    let mut pauses = interval(TRY_EVERY);
+    let mut tries = 0;
+    while after.is_some() {
+        if operation.is_stopping() {
+            return Ok(OperationState::Stopped);
+        }
+        let page = {
+            // A permit for each step: other lists of the namespace have their turn between two.
+            let permit = broker.limits.reads.acquire(&operation.namespace).await;
+            match permit {
+                Ok(_permit) => {
+                    task_page(broker, selection.state, filter.clone(), after, STEP).await
+                }
+                Err(problem) => Err(problem),
+            }
+        };
+        let page = match page {
+            Ok(page) => page,
+            Err(problem) if tries >= TRIES_MAX => return Err(problem),
+            Err(_) => {
+                tries += 1;
+                pauses.reset();
+                pauses.tick().await;
+                continue;
+            }
+        };
+        tries = 0;
+        let ids: Vec<TaskId> = page
+            .items
+            .iter()
+            .filter(|task| is_included(task, operation.started_at) && !fired.contains(&task.id))
+            .map(|task| task.id)
+            .collect();
+        operation.lock().matched += ids.len() as u64;
+        if operation.verb == BulkVerb::Fire {
+            if fired.len() + ids.len() > FIRED_MAX {
+                return Err(Problem::too_many("tasks to fire", FIRED_MAX));
+            }
+            fired.extend(ids.iter().copied());
+        }
+        change(broker, operation, ids).await;
+        after = page.next;
+    }
+    Ok(OperationState::Done)
+}
+
+/// Whether a task existed when the operation started.
+fn is_included(task: &Task, started_at: Timestamp) -> bool {
+    task.created_at < started_at && task.state != TaskState::Dead
+}
+
+/// Sends the verb to the owners of some tasks, again to those that are away for a moment.
+async fn change(broker: &Broker, operation: &Operation, mut ids: Vec<TaskId>) {
+    let mut pauses = interval(TRY_EVERY);
+    for _ in 0..TRIES_MAX {
+        let mut batch = CommandBatch::default();
+        for id in &ids {
+            let subject = Subject::Id(operation.namespace.clone(), *id);
+            batch.push(id.partition(), operation.verb.command(subject));
+        }
+        let results = batch.run(&broker.owners).await;
+        let mut again = Vec::new();
+        {
+            let mut progress = operation.lock();
+            for (id, result) in ids.iter().zip(results) {
+                match change_of(operation.verb, result) {
+                    ChangeResult::Changed => progress.changed += 1,
+                    ChangeResult::Unchanged => {}
+                    ChangeResult::Failed => progress.failed += 1,
+                    ChangeResult::Again => again.push(*id),
+                }
+            }
+        }
+        ids = again;
+        if ids.is_empty() || operation.is_stopping() {
+            break;
+        }
+        pauses.reset();
+        pauses.tick().await;
+    }
+    operation.lock().failed += ids.len() as u64;
+}
+
+/// What became of one task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ChangeResult {
+    Changed,
+    /// It has ended meanwhile.
+    Unchanged,
+    Failed,
+    /// Nothing was done, and it may be tried again.
+    Again,
+}
+
+fn change_of(verb: BulkVerb, result: CommandResult) -> ChangeResult {
+    let result = result.and_then(|reply| match verb {
+        BulkVerb::Cancel => expect_cancelled(reply).map(Some),
+        _ => expect_task(reply).map(|_| None),
+    });
+    match result {
+        // The attempt in flight is the last one.
+        Ok(None | Some(Cancelled::Cancelled | Cancelled::Firing(_))) => ChangeResult::Changed,
+        Ok(Some(Cancelled::AlreadyFired(_))) | Err(EngineError::NotFound) => {
+            ChangeResult::Unchanged
+        }
+        Err(EngineError::Stopped | EngineError::Busy | EngineError::StoreUnavailable) => {
+            ChangeResult::Again
+        }
+        Err(_) => ChangeResult::Failed,
+    }
+}
+
+/// What an operation would change.
+#[derive(Debug)]
+pub(crate) struct DryRun {
+    pub(crate) matched: usize,
+    /// Whether no further task matches.
+    pub(crate) exact: bool,
+    /// The first tasks.
+    pub(crate) sample: Vec<Task>,
+}
+
+/// Counts the tasks that match, up to [`COUNTED_MAX`].
+pub(crate) async fn dry_run(
+    broker: &Broker,
+    namespace: &Namespace,
+    selection: &TaskSelection,
+) -> Result<DryRun, Problem> {
+    let started_at = broker.clock.now();
+    let filter = selection.filter(namespace);
+    let mut after = Some(Position::before(filter.from));
+    let mut found = DryRun { matched: 0, exact: true, sample: Vec::new() };
+    for _ in 0..COUNTED_PAGES_MAX {
+        let _permit = broker.limits.reads.acquire(namespace).await?;
+        let page = task_page(broker, selection.state, filter.clone(), after, COUNT_PAGE).await?;
+        let tasks = page.items.into_iter().filter(|task| is_included(task, started_at));
+        for task in tasks {
+            found.matched += 1;
+            if found.sample.len() < SAMPLE_MAX {
+                found.sample.push(task);
+            }
+        }
+        after = page.next;
+        if after.is_none() || found.matched >= COUNTED_MAX {
+            break;
+        }
+    }
+    found.exact = after.is_none();
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use punctual_core::AttemptNo;
+    use punctual_engine::Reply;
+
+    use super::*;
+
+    fn operation(namespace: &str, id: u64, state: OperationState) -> Arc<Operation> {
+        Arc::new(Operation {
+            id,
+            namespace: Namespace::new(namespace).unwrap(),
+            verb: BulkVerb::Pause,
+            filter: Value::Null,
+            by: "admin".to_owned(),
+            started_at: Timestamp::EPOCH,
+            progress: Mutex::new(Progress { state, ..Progress::new() }),
+            to_stop: AtomicBool::new(false),
+        })
+    }
+
+    fn ids(operations: &Operations, namespace: &str) -> Vec<u64> {
+        let namespace = Namespace::new(namespace).unwrap();
+        operations.list(&namespace).iter().map(|operation| operation.id).collect()
+    }
+
+    #[test]
+    fn few_operations_of_a_namespace_run_and_the_oldest_that_ended_is_dropped() {
+        use OperationState::{Done, Running};
+        let operations = Operations::default();
+        for id in 1..=3 {
+            operations.keep(&operation("shop", id, Running)).unwrap();
+        }
+        for id in 4..=100 {
+            operations.keep(&operation("shop", id, Done)).unwrap();
+        }
+        operations.keep(&operation("shop", 101, Running)).unwrap();
+        let kept = ids(&operations, "shop");
+        assert_eq!((kept.len(), kept[0]), (KEPT_MAX, 101));
+        assert_eq!(kept[96..], [5, 3, 2, 1], "the fourth was the oldest that had ended");
+        let refused = operations.keep(&operation("shop", 102, Running)).unwrap_err();
+        assert_eq!(refused.parts().1.as_u16(), 429);
+        assert!(refused.detail().contains("\"shop\""), "{}", refused.detail());
+        operations.keep(&operation("bank", 103, Running)).unwrap();
+        assert_eq!(ids(&operations, "bank"), [103]);
+    }
+
+    #[test]
+    fn a_reply_says_what_became_of_a_task() {
+        use ChangeResult::{Again, Changed, Failed, Unchanged};
+        let cancelled = |it| Ok(Reply::Cancelled(it));
+        for (verb, result, want) in [
+            (BulkVerb::Cancel, cancelled(Cancelled::Cancelled), Changed),
+            (BulkVerb::Cancel, cancelled(Cancelled::Firing(AttemptNo::FIRST)), Changed),
+            (BulkVerb::Cancel, cancelled(Cancelled::AlreadyFired(Timestamp::EPOCH)), Unchanged),
+            (BulkVerb::Pause, Err(EngineError::NotFound), Unchanged),
+            (BulkVerb::Pause, Err(EngineError::Busy), Again),
+            (BulkVerb::Pause, Err(EngineError::Stopped), Again),
+            (BulkVerb::Fire, Err(EngineError::Paused), Failed),
+            (BulkVerb::Fire, Err(EngineError::Lost), Failed),
+            (BulkVerb::Fire, Ok(Reply::Bound), Failed),
+        ] {
+            assert_eq!(change_of(verb, result.clone()), want, "{verb:?} {result:?}");
+        }
+    }
+
+    #[test]
+    fn a_verb_restricts_the_states_that_it_can_change() {
+        use StateFilter::{Dead, Living, Paused, Scheduled};
+        for (verb, state, want) in [
+            (BulkVerb::Cancel, Living, Some(Living)),
+            (BulkVerb::Cancel, Dead, None),
+            (BulkVerb::Resume, Living, Some(Paused)),
+            (BulkVerb::Resume, Paused, Some(Paused)),
+            (BulkVerb::Resume, Scheduled, None),
+            (BulkVerb::Fire, Scheduled, Some(Scheduled)),
+        ] {
+            let selection = TaskSelection {
+                state,
+                kind: None,
+                key_prefix: String::new(),
+                label: None,
+                from: Timestamp::EPOCH,
+                to: Timestamp::MAX,
+            };
+            let state = selection.of_verb(verb).ok().map(|selection| selection.state);
+            assert_eq!(state, want, "{verb:?}");
+        }
+    }
+}
