@@ -16,7 +16,7 @@ fn axe() -> String {
     })
 }
 
-const VIEWS: [&str; 17] = [
+const VIEWS: [&str; 18] = [
     "",
     "#/shop",
     "#/shop/tasks",
@@ -32,6 +32,7 @@ const VIEWS: [&str; 17] = [
     "#/shop/dead",
     "#/shop/queues",
     "#/shop/alarms?new=1",
+    "#/shop/operations",
     "#/~cluster",
     "#/~help",
 ];
@@ -54,6 +55,8 @@ fn broker() -> TestBroker {
     put("lamp-2", &json!({"within": "100ms", "target": http, "retry": {"attempts_max": 1}}));
     let alarm = json!({"when": {"dead_letters": {"over": 0}}, "to": http});
     broker.call("PUT", "/v1/shop/alarms/dead", &[], alarm.to_string());
+    let operation = json!({"do": "pause", "where": {"key_prefix": "none"}});
+    broker.call("POST", "/v1/shop/operations", &[], operation.to_string());
     eventually(|| {
         let (_, stats) = broker.call("GET", "/v1/shop/stats", &[], "");
         (stats["dead_letters"] == 2).then_some(())
