@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use crate::browser::Browser;
 
-/// Makes dead letters: three of a receiver that does not answer, two of an expired queue.
+/// Makes dead letters of two receivers that do not answer: three orders and two reports.
 fn broker_with_letters() -> TestBroker {
     let broker = TestBroker::start(&[]);
     for number in 1..=3 {
@@ -14,7 +14,8 @@ fn broker_with_letters() -> TestBroker {
         broker.put(&format!("order-{number}"), task);
     }
     for number in 1..=2 {
-        let task = r#"{"in": "0s", "expires_after": "100ms", "target": {"queue": "reports"}}"#;
+        let task = r#"{"in": "0s", "retry": {"attempts_max": 1},
+            "target": {"http": {"url": "http://127.0.0.1:2/"}}}"#;
         broker.put(&format!("report-{number}"), task);
     }
     eventually(|| (letters(&broker).len() == 5).then_some(()));
@@ -47,8 +48,9 @@ fn a_group_of_dead_letters_is_redriven_and_another_is_deleted() {
         (twice == 3).then_some(())
     });
 
-    page.load("#/shop/dead?reason=expired&target=queue%20reports");
+    page.load("#/shop/dead?reason=connection%20failed&target=http%3A%2F%2F127.0.0.1%3A2");
     page.wait_for("report-2");
+    page.wait_until_gone("order-1");
     page.click("tr.selected button.danger");
     page.wait_for("Delete 2 dead letters?");
     page.click("dialog button[type=submit]");

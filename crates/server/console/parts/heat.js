@@ -1,4 +1,4 @@
-// The forecast of seven days as a table: a row per day, a column per hour, in the zone of the page.
+// The forecast from this hour on as a table: a row per day, a column per hour, in the zone of the page.
 // The whole table is one tab stop; arrow keys move in it. A cell opens the tasks of its hour.
 
 import { html, useRef, useState } from '../vendor/preact-htm.js';
@@ -56,7 +56,7 @@ export function HeatMap({ ns, steps }) {
       <th scope="row"><span class="num">${weekday} ${day.slice(5)}</span></th>
       ${HOURS.map((hour) => {
         const cell = hours[hour];
-        if (!cell) return html`<td class="h0"><span class="unseen">no such hour</span></td>`;
+        if (!cell) return html`<td class="h0"><span class="unseen">none</span></td>`;
         const query = { from: iso(cell.at), to: iso(cell.to) };
         const shown = cell.fires ? compact(cell.fires) : '·';
         const label = `${weekday} ${day} ${hour}:00, ${shown} (${plural(cell.fires, 'fire')})`;

@@ -52,6 +52,9 @@ export function civil(ms) {
   return { day, weekday: p.weekday, hour: Number(p.hour), minute: p.minute };
 }
 
+// The beginning of the hour of the zone.
+export const hourStart = (ms) => ms - (ms % 60_000) - Number(civil(ms).minute) * 60_000;
+
 // The latest midnight of the zone at or before an instant.
 export function midnight(ms) {
   const { hour, minute } = civil(ms);

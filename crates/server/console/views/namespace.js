@@ -8,7 +8,7 @@ import { HeatMap } from '../parts/heat.js';
 import { live } from '../parts/live.js';
 import { href, setQuery } from '../parts/route.js';
 import { useSignal } from '../parts/signal.js';
-import { inZone, iso, midnight, now, span, zone, zoneName } from '../parts/time.js';
+import { inZone, hourStart, iso, now, span, zone, zoneName } from '../parts/time.js';
 import { Icon, Lazy, Loaded, Panel, Select, State, useLoad } from '../parts/ui.js';
 import { count, lag, plural } from '../parts/words.js';
 import { QueueTable } from './queues.js';
@@ -131,7 +131,8 @@ export default function NamespaceView({ ns, query }) {
   const every = { every: REFRESH_MS };
   const stats = useLoad((stop) => get([ns, 'stats'], {}, stop), [ns], every);
   const queues = useLoad((stop) => get([ns, 'queues'], {}, stop), [ns], every);
-  const start = midnight(now());
+  // Overdue fires count in the first step, so it is the present hour and not midnight.
+  const start = hourStart(now());
   const forecast = useLoad((stop) =>
     get([ns, 'forecast'], { at: iso(start), for: '7d', step: '1h' }, stop), [ns, zoned], every);
   const series = useLoad((stop) =>

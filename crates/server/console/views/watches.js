@@ -12,6 +12,8 @@ import { count } from '../parts/words.js';
 
 const SHOWN = 50;
 const REFRESH_MS = 10_000;
+// Dead letters of watches that are looked up one by one.
+const DEAD_MAX = 20;
 
 // How much of the time that a watch may be silent is left.
 function Left({ task }) {
@@ -36,18 +38,28 @@ function WatchTable({ ns, tasks, silent }) {
     </tbody></table></div>`;
 }
 
+// Watches that have fired. A dead letter may be of a watch that was touched since, so the present
+// state of these is read.
+async function silentWatches(ns, prefix, stop) {
+  const list = (state, limit) => get([ns, 'tasks'],
+    { kind: 'watch', state, key_prefix: prefix, limit }, stop);
+  const [done, dead] = await Promise.all([list('done', SHOWN), list('dead', DEAD_MAX)]);
+  const ids = [...new Set(dead.tasks.map(({ id }) => id))];
+  const present = await Promise.all(ids.map((id) => get([ns, 'tasks', id], {}, stop)));
+  return [...done.tasks, ...present.filter(({ state }) => state === 'dead')];
+}
+
 export default function Watches({ ns, query }) {
   const { key_prefix: prefix } = query;
   const every = { every: REFRESH_MS };
-  const list = (state) => useLoad((stop) => get([ns, 'tasks'],
-    { kind: 'watch', state, key_prefix: prefix, limit: SHOWN }, stop), [ns, prefix], every);
   const stats = useLoad((stop) => get([ns, 'stats'], {}, stop), [ns], every);
-  const alive = list('scheduled');
-  const silent = [list('done'), list('dead')];
+  const alive = useLoad((stop) => get([ns, 'tasks'],
+    { kind: 'watch', state: 'scheduled', key_prefix: prefix, limit: SHOWN }, stop),
+  [ns, prefix], every);
+  const silent = useLoad((stop) => silentWatches(ns, prefix, stop), [ns, prefix], every);
   const fires = useLoad((stop) => get([ns, 'fires'], { key_prefix: prefix, limit: 200 }, stop),
     [ns, prefix], every);
   const total = stats.data?.kinds?.watch;
-  const silentTasks = silent.flatMap(({ data }) => data?.tasks ?? []);
   const back = fires.data?.fires.filter(({ occasion }) => occasion === 'return') ?? [];
   const table = (tasks, isSilent, none) => (tasks.length
     ? html`<${WatchTable} ns=${ns} tasks=${tasks} silent=${isSilent} />`
@@ -60,8 +72,7 @@ export default function Watches({ ns, query }) {
       </label></form>
     <${Panel} id="silent" title="Silent now" side=${html`
       <a href=${href([ns, 'tasks'], { kind: 'watch', state: 'done' })}>All</a>`}>
-      <${Loaded} from=${silent[0]}>${() => table(silentTasks, true, 'No watch is silent.')}
-      </${Loaded}>
+      <${Loaded} from=${silent}>${(tasks) => table(tasks, true, 'No watch is silent.')}</${Loaded}>
     </${Panel}>
     <${Panel} id="alive" title=${`Alive: the ${SHOWN} that fire first, unless they are touched`}
       side=${html`<a href=${href([ns, 'tasks'], { kind: 'watch', state: 'scheduled' })}>All</a>`}>
