@@ -74,7 +74,7 @@ pub(crate) enum BrokerCommand {
     /// Show how many fires are expected in each hour
     Forecast(stats::ForecastArgs),
     /// Show what ended in each step of the last hours
-    Series(stats::SeriesArgs),
+    Series(stats::EndSeriesArgs),
     /// Change all tasks that match, and show or stop that
     #[command(subcommand)]
     Operations(operations::OperationsCommand),

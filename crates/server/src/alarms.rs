@@ -17,3 +17,4 @@ mod name_list;
 pub(crate) mod notice;
 pub(crate) mod rule_form;
 pub(crate) mod stored;
+pub(crate) mod value_form;

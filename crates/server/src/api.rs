@@ -3,11 +3,13 @@
 //! `http` and `grpc` turn requests into commands and replies into responses. What both need is
 //! beside them: `command_batch` sends many commands to their owners at once, `idempotency` makes a
 //! repeated request create nothing, `find_task` finds a task by key or id, living or ended,
-//! `explain_task` gathers why it is in its state, `merge_pages`, `task_pages` and `fire_pages` read
-//! one page from all partitions, `dead_letters` redrives, deletes and counts letters, `operations` changes all tasks that match, `alarms` reads alarms with their values
-//! and notices, `task_stats` counts, `live` makes the messages of live streams, `whoami` says what a token grants, `queue_list` sums up queues, `body` bounds what callers send,
-//! `held_answer` what they leave unread, and `limits` has what namespaces share. Every
-//! refusal is a [`Problem`](crate::problem::Problem).
+//! `explain_task` gathers why it is in its state, `merge_pages`, `task_pages`, `fire_pages` and
+//! `namespace_pages` read one page from all partitions, `dead_letters` redrives, deletes and counts
+//! letters, `operations` changes all tasks that match, `alarms` reads alarms with their values and
+//! notices, `task_stats` counts, `live` makes the messages of live streams, `whoami` says what a
+//! token grants, `queue_list` sums up queues, `body` bounds what callers send, `held_answer` what
+//! they leave unread, and `limits` has what namespaces share. Every refusal is a
+//! [`Problem`](crate::problem::Problem).
 
 pub(crate) mod alarms;
 mod body;
@@ -21,10 +23,12 @@ mod held_answer;
 pub(crate) mod http;
 mod idempotency;
 pub(crate) mod limits;
-pub(crate) mod live;
+mod live;
+pub(crate) mod live_feeds;
 mod merge_pages;
 mod namespace_pages;
-pub(crate) mod operations;
+pub(crate) mod operation_list;
+mod operations;
 pub(crate) mod queue_list;
 mod task_pages;
 pub(crate) mod task_stats;

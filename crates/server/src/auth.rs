@@ -1,8 +1,8 @@
 //! Authentication and authorization by bearer tokens.
 //!
-//! [`RIGHTS`] and [`CALL_RIGHTS`] are the tables of what each route and each gRPC call requires. One
-//! that is not in its table is refused, with or without a token. `rights` has the rights of tokens,
-//! `tokens` the tokens and the callers that show them.
+//! [`RIGHTS`] and [`CALL_RIGHTS`] are the tables of what each route and each gRPC call requires.
+//! One that is not in its table is refused, with or without a token. `rights` has the rights of
+//! tokens, `tokens` the tokens and the callers that show them.
 //!
 //! Both are checked on the head of a request, before anything of its body is read: HTTP calls
 //! [`ApiTokens::check`]. gRPC has the namespace in its messages: it calls

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use tokio::sync::{mpsc, watch};
 
 use crate::api::limits::ApiLimits;
-use crate::api::live::LiveFeeds;
-use crate::api::operations::Operations;
+use crate::api::live_feeds::LiveFeeds;
+use crate::api::operation_list::Operations;
 use crate::auth::ApiTokens;
 use crate::browser::BrowserPolicy;
 use crate::clock::SystemClock;

@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::broker::Broker;
-use crate::measures::series::Series;
+use crate::measures::series::EndSeries;
 use crate::measures::windows::{WindowSpec, WindowSum};
 use crate::peer::{PeerError, Peers};
 
@@ -50,14 +50,14 @@ pub(crate) async fn sum_windows(
 }
 
 /// Adds up the series of a namespace over all brokers.
-pub(crate) async fn sum_series(broker: &Arc<Broker>, namespace: &Namespace) -> Gathered<Series> {
+pub(crate) async fn sum_series(broker: &Arc<Broker>, namespace: &Namespace) -> Gathered<EndSeries> {
     let own = broker.telemetry.series().read(namespace, broker.clock.now());
     let namespace = namespace.clone();
     let ask = move |peers: Arc<Peers>, other| {
         let namespace = namespace.clone();
         async move { peers.series(&other, &namespace).await }
     };
-    gather(broker, own, ask, Series::add).await
+    gather(broker, own, ask, EndSeries::add).await
 }
 
 /// Asks all other brokers at the same time, and adds their answers to what this one has.

@@ -22,12 +22,14 @@ use tokio::task::JoinSet;
 use tokio::time::{interval, timeout};
 
 use crate::alarms;
-use crate::api::{self, limits::ApiLimits, live::LiveFeeds, operations::Operations};
+use crate::api::live_feeds::LiveFeeds;
+use crate::api::operation_list::Operations;
+use crate::api::{self, limits::ApiLimits};
 use crate::auth::ApiTokens;
 use crate::broker::{Broker, ClusterParts};
 use crate::browser::BrowserPolicy;
 use crate::clock::SystemClock;
-use crate::config::{Config, Sharing};
+use crate::config::{Config, Sharing, read_secret};
 use crate::courier::{Couriers, Dialler, Guard, HttpCourier, Hub, MailCourier, Signer};
 use crate::error::BrokerError;
 use crate::listen::{self, Callers, ConnectionStage};
@@ -76,7 +78,7 @@ pub async fn run(
             }
         };
         let alarms = alarms::evaluate::watch(Arc::clone(&broker));
-        let tokens = broker.tokens.watch_files();
+        let tokens = broker.tokens.watch_files(read_secret);
         let clock = broker.clock.watch(&telemetry);
         tokio::join!(accepting, hub.watch(), clock, renewing, tokens, alarms);
     });

@@ -113,7 +113,7 @@ pub(crate) fn dead_groups(answer: v1::DeadGroupsResponse) -> DeadGroups {
         count: group.count,
         first_at: Timestamp::from_millis(group.first_at_ms),
         last_at: Timestamp::from_millis(group.last_at_ms),
-        example: non_empty(group.example).map(FireId::from),
+        example: non_empty(group.example).map(|id| FireId::from(id.as_str())),
     };
     DeadGroups { groups: answer.groups.into_iter().map(group).collect(), more: answer.more }
 }

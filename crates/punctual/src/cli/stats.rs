@@ -40,7 +40,7 @@ pub(crate) struct ForecastArgs {
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:
   punctual series shop --for 24h --step 1h")]
-pub(crate) struct SeriesArgs {
+pub(crate) struct EndSeriesArgs {
     /// The namespace
     namespace: String,
     /// How far to look back, up to 24h
@@ -53,7 +53,7 @@ pub(crate) struct SeriesArgs {
     broker: BrokerArgs,
 }
 
-impl SeriesArgs {
+impl EndSeriesArgs {
     pub(super) fn run(&self) -> anyhow::Result<()> {
         let query = query(&[("for", Some(&self.back)), ("step", Some(&self.step))]);
         let series = self.broker.get(&format!("/v1/{}/series{query}", part(&self.namespace)))?;

@@ -67,7 +67,10 @@ fn an_operation_changes_all_tasks_that_match_and_no_others() {
 #[test]
 fn an_operation_fires_each_task_once() {
     let (broker, receiver) = (TestBroker::start(&[]), WebhookReceiver::start());
-    let task = |number: usize| json!({"key": format!("k{number}"), "every": "1h", "target": {"http": {"url": receiver.url}}});
+    let task = |number: usize| {
+        let target = json!({"http": {"url": receiver.url}});
+        json!({"key": format!("k{number}"), "every": "1h", "target": target})
+    };
     post(&broker, "/tasks", &json!((0..300).map(task).collect::<Vec<_>>()));
     let fired = run(&broker, "fire", &json!({}));
     assert_eq!((&fired["changed"], &fired["failed"]), (&json!(300), &json!(0)), "{fired}");

@@ -1,8 +1,8 @@
 //! The HTTP API: requests become commands, replies become JSON.
 //!
-//! `tasks`, `explain`, `fires`, `dead_letters`, `operations`, `alarms`, `queues`, `workers`, `stats`,
-//! `namespaces`, `forecast`, `series`, `live`, `preview`, `health`, `whoami` and `console` hold the
-//! routes.
+//! `tasks`, `explain`, `fires`, `dead_letters`, `operations`, `alarms`, `queues`, `workers`,
+//! `stats`, `namespaces`, `forecast`, `series`, `live`, `preview`, `health`, `whoami` and `console`
+//! hold the routes.
 //! `admission` checks every request first, `request` reads paths, queries and bodies, `response`
 //! writes successes, `page_cursor` spells cursors, and `openapi` makes the document.
 //! A new route needs a right in `auth`; without one it is refused.

@@ -5,8 +5,7 @@
 //! feed never waits for one. Feeds end when the broker drains. `api/http/live` sends the messages
 //! and bounds the number of listeners, and with it that of feeds.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Bytes;
@@ -14,6 +13,7 @@ use punctual_core::{Clock as _, Namespace, Timestamp};
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval};
 
+use super::live_feeds::Listening;
 use super::task_stats::{TaskStats, count_all_tasks, count_tasks};
 use crate::broker::Broker;
 use crate::gather_measures::sum_windows;
@@ -43,44 +43,19 @@ pub(crate) struct LiveSecond {
 /// Renders a message of a feed.
 pub(crate) type RenderSecond = fn(&Broker, &Option<Namespace>, &LiveSecond) -> Bytes;
 
-/// The feeds of a broker that have listeners, by namespace; `None` is all namespaces.
-#[derive(Debug, Default)]
-pub(crate) struct LiveFeeds(Mutex<HashMap<Option<Namespace>, watch::Sender<Bytes>>>);
-
-impl LiveFeeds {
-    /// Listens to a feed, which is started if it has no other listener. The first message is empty
-    /// until the first second was counted.
-    pub(crate) fn listen(
-        broker: &Arc<Broker>,
-        namespace: Option<Namespace>,
-        render: RenderSecond,
-    ) -> watch::Receiver<Bytes> {
-        let mut feeds = broker.live.lock();
-        if let Some(feed) = feeds.get(&namespace) {
-            let mut messages = feed.subscribe();
-            messages.mark_changed();
-            return messages;
+/// Listens to the feed of a namespace, or of all, which is started if it has no other listener. The
+/// first message is empty until the first second was counted.
+pub(crate) fn listen(
+    broker: &Arc<Broker>,
+    namespace: Option<Namespace>,
+    render: RenderSecond,
+) -> watch::Receiver<Bytes> {
+    match broker.live.listen(&namespace) {
+        Listening::Joined(messages) => messages,
+        Listening::First(feed, messages) => {
+            tokio::spawn(run(Arc::clone(broker), namespace, feed, render));
+            messages
         }
-        let (feed, messages) = watch::channel(Bytes::new());
-        feeds.insert(namespace.clone(), feed.clone());
-        drop(feeds);
-        tokio::spawn(run(Arc::clone(broker), namespace, feed, render));
-        messages
-    }
-
-    /// Removes a feed without listeners. Returns whether it is removed.
-    fn remove_unused(&self, namespace: &Option<Namespace>) -> bool {
-        let mut feeds = self.lock();
-        let is_unused = feeds.get(namespace).is_none_or(|feed| feed.receiver_count() == 0);
-        if is_unused {
-            feeds.remove(namespace);
-        }
-        is_unused
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<Option<Namespace>, watch::Sender<Bytes>>> {
-        // Every update is a single step, so the value is consistent even after a panic.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -109,7 +84,7 @@ async fn run(
     tokio::select! {
         () = messages => {}
         _ = draining.wait_for(|draining| *draining) => {
-            broker.live.lock().remove(&namespace);
+            broker.live.remove(&namespace);
         }
     }
 }

@@ -1,13 +1,12 @@
 //! Operations: one verb for all tasks of a namespace that match a filter.
 //!
-//! [`Operations::start`] walks over the tasks in the order of `fire_at`, in small steps, and sends
+//! [`start`] walks over the tasks in the order of `fire_at`, in small steps, and sends
 //! the verb to the owner of each task that was created before the operation started. Operations are
-//! kept in the memory of the broker that took them, and end with it; [`dry_run`] only counts.
-//! `http/operations` has the routes.
+//! kept in the memory of the broker that took them (`operation_list`), and end with it;
+//! [`dry_run`] only counts. `http/operations` has the routes.
 
-use std::collections::{HashSet, VecDeque};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::collections::HashSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use punctual_core::{Clock as _, Invalid, Namespace, Task, TaskId, TaskState, Timestamp};
@@ -17,16 +16,11 @@ use serde_json::Value;
 use tokio::time::interval;
 
 use super::command_batch::{CommandBatch, CommandResult, expect_cancelled, expect_task};
+use super::operation_list::{BulkOperation, BulkVerb, OperationState};
 use super::task_pages::{StateFilter, task_page};
 use crate::broker::Broker;
 use crate::problem::Problem;
 
-/// Operations of one namespace that run at the same time: they share the lists of the namespace.
-pub(crate) const RUNNING_MAX: usize = 4;
-/// Operations of one namespace that are kept, and of all namespaces together, some hundred bytes
-/// each.
-pub(crate) const KEPT_MAX: usize = 100;
-const ALL_KEPT_MAX: usize = 10_000;
 /// Tasks that are changed in one commit: as long as an owner may be kept from other namespaces.
 const STEP: usize = 128;
 /// Tasks that one operation fires: it remembers each of them, so that none is fired twice.
@@ -41,38 +35,6 @@ const COUNTED_PAGES_MAX: usize = 100;
 const COUNT_PAGE: usize = 1000;
 /// Tasks that a dry run shows.
 pub(crate) const SAMPLE_MAX: usize = 20;
-
-/// What is done with each task.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum BulkVerb {
-    Cancel,
-    Pause,
-    Resume,
-    Fire,
-}
-
-impl BulkVerb {
-    /// All verbs by name.
-    pub(crate) const ALL: [(&str, Self); 4] = [
-        ("cancel", Self::Cancel),
-        ("pause", Self::Pause),
-        ("resume", Self::Resume),
-        ("fire", Self::Fire),
-    ];
-
-    pub(crate) fn name(self) -> &'static str {
-        Self::ALL.into_iter().find(|(_, verb)| *verb == self).map_or("", |(name, _)| name)
-    }
-
-    fn command(self, subject: Subject) -> Command {
-        match self {
-            Self::Cancel => Command::Cancel(subject),
-            Self::Pause => Command::Pause(subject),
-            Self::Resume => Command::Resume(subject),
-            Self::Fire => Command::Fire(subject),
-        }
-    }
-}
 
 /// Which tasks an operation is about.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -117,56 +79,6 @@ impl TaskSelection {
     }
 }
 
-/// How far an operation is.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Progress {
-    pub(crate) state: OperationState,
-    /// Tasks that were found so far.
-    pub(crate) matched: u64,
-    pub(crate) changed: u64,
-    /// Tasks that could not be changed.
-    pub(crate) failed: u64,
-    pub(crate) ended_at: Option<Timestamp>,
-    /// Why the operation has failed.
-    pub(crate) problem: Option<String>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum OperationState {
-    Running,
-    /// All tasks were found.
-    Done,
-    /// A caller has stopped it, or the broker drains.
-    Stopped,
-    Failed,
-}
-
-impl OperationState {
-    /// All states by name.
-    pub(crate) const ALL: [(&str, Self); 4] = [
-        ("running", Self::Running),
-        ("done", Self::Done),
-        ("stopped", Self::Stopped),
-        ("failed", Self::Failed),
-    ];
-}
-
-/// One operation.
-#[derive(Debug)]
-pub(crate) struct Operation {
-    /// Unique on this broker.
-    pub(crate) id: u64,
-    pub(crate) namespace: Namespace,
-    pub(crate) verb: BulkVerb,
-    /// The filter as the caller wrote it.
-    pub(crate) filter: Value,
-    /// What the token of the caller grants.
-    pub(crate) by: String,
-    pub(crate) started_at: Timestamp,
-    progress: Mutex<Progress>,
-    to_stop: AtomicBool,
-}
-
 /// What starts an operation.
 #[derive(Debug)]
 pub(crate) struct NewOperation {
@@ -178,128 +90,22 @@ pub(crate) struct NewOperation {
     pub(crate) by: String,
 }
 
-/// The operations of a broker, newest first.
-#[derive(Debug, Default)]
-pub(crate) struct Operations {
-    last_id: AtomicU64,
-    kept: Mutex<VecDeque<Arc<Operation>>>,
-}
-
-impl Operations {
-    /// Starts an operation on a broker.
-    pub(crate) fn start(
-        &self,
-        broker: &Arc<Broker>,
-        new: NewOperation,
-    ) -> Result<Arc<Operation>, Problem> {
-        let NewOperation { namespace, verb, selection, filter, by } = new;
-        let operation = Arc::new(Operation {
-            id: self.last_id.fetch_add(1, Ordering::Relaxed) + 1,
-            namespace,
-            verb,
-            filter,
-            by,
-            started_at: broker.clock.now(),
-            progress: Mutex::new(Progress::new()),
-            to_stop: AtomicBool::new(false),
-        });
-        self.keep(&operation)?;
-        let (namespace, by, id) = (&operation.namespace, &operation.by, operation.id);
-        tracing::info!(%namespace, id, verb = verb.name(), %by, "operation started");
-        tokio::spawn(run(Arc::clone(broker), Arc::clone(&operation), selection));
-        Ok(operation)
-    }
-
-    /// Adds an operation. The oldest ones that have ended are dropped.
-    fn keep(&self, operation: &Arc<Operation>) -> Result<(), Problem> {
-        let mut kept = self.lock();
-        let namespace = &operation.namespace;
-        let of_namespace = || kept.iter().filter(|other| other.namespace == *namespace);
-        if of_namespace().filter(|other| other.is_running()).count() >= RUNNING_MAX {
-            return Err(Problem::too_many_operations(namespace, RUNNING_MAX));
-        }
-        let mut dropped = HashSet::new();
-        let ended = |other: &&Arc<Operation>| !other.is_running();
-        if of_namespace().count() >= KEPT_MAX {
-            dropped.extend(of_namespace().rev().find(ended).map(|other| other.id));
-        }
-        if kept.len() >= ALL_KEPT_MAX {
-            let oldest = kept.iter().rev().find(ended).map(|other| other.id);
-            dropped.insert(
-                oldest.ok_or_else(|| Problem::all_in_use(ALL_KEPT_MAX, "running operations"))?,
-            );
-        }
-        kept.retain(|other| !dropped.contains(&other.id));
-        kept.push_front(Arc::clone(operation));
-        Ok(())
-    }
-
-    /// The operations of a namespace, newest first.
-    pub(crate) fn list(&self, namespace: &Namespace) -> Vec<Arc<Operation>> {
-        let kept = self.lock();
-        kept.iter().filter(|operation| operation.namespace == *namespace).cloned().collect()
-    }
-
-    pub(crate) fn find(&self, namespace: &Namespace, id: u64) -> Option<Arc<Operation>> {
-        self.list(namespace).into_iter().find(|operation| operation.id == id)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, VecDeque<Arc<Operation>>> {
-        // Every update is a single step, so the value is consistent even after a panic.
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Progress {
-    fn new() -> Self {
-        Self {
-            state: OperationState::Running,
-            matched: 0,
-            changed: 0,
-            failed: 0,
-            ended_at: None,
-            problem: None,
-        }
-    }
-}
-
-impl Operation {
-    pub(crate) fn progress(&self) -> Progress {
-        self.lock().clone()
-    }
-
-    /// Asks the operation to end after its present step.
-    pub(crate) fn stop(&self) {
-        self.to_stop.store(true, Ordering::Relaxed);
-    }
-
-    fn is_running(&self) -> bool {
-        self.lock().state == OperationState::Running
-    }
-
-    fn is_stopping(&self) -> bool {
-        self.to_stop.load(Ordering::Relaxed)
-    }
-
-    fn end(&self, state: OperationState, problem: Option<String>, now: Timestamp) {
-        let progress = {
-            let mut progress = self.lock();
-            (progress.state, progress.problem) = (state, problem);
-            progress.ended_at = Some(now);
-            progress.clone()
-        };
-        let (namespace, id) = (&self.namespace, self.id);
-        let Progress { matched, changed, failed, .. } = progress;
-        tracing::info!(%namespace, id, ?state, matched, changed, failed, "operation ended");
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Progress> {
-        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+/// Starts an operation on a broker.
+pub(crate) fn start(
+    broker: &Arc<Broker>,
+    new: NewOperation,
+) -> Result<Arc<BulkOperation>, Problem> {
+    let NewOperation { namespace, verb, selection, filter, by } = new;
+    let started_at = broker.clock.now();
+    let operation = broker.operations.add(namespace, verb, filter, by, started_at)?;
+    let (namespace, by, id) = (&operation.namespace, &operation.by, operation.id);
+    tracing::info!(%namespace, id, verb = verb.name(), %by, "operation started");
+    tokio::spawn(run(Arc::clone(broker), Arc::clone(&operation), selection));
+    Ok(operation)
 }
 
 /// Runs an operation to its end, or until the broker drains.
-async fn run(broker: Arc<Broker>, operation: Arc<Operation>, selection: TaskSelection) {
+async fn run(broker: Arc<Broker>, operation: Arc<BulkOperation>, selection: TaskSelection) {
     let mut draining = broker.draining.clone();
     let ended = tokio::select! {
         ended = walk(&broker, &operation, &selection) => ended,
@@ -317,7 +123,7 @@ async fn run(broker: Arc<Broker>, operation: Arc<Operation>, selection: TaskSele
 /// Walks over the tasks, forward only, and changes them step by step.
 async fn walk(
     broker: &Arc<Broker>,
-    operation: &Operation,
+    operation: &BulkOperation,
     selection: &TaskSelection,
 ) -> Result<OperationState, Problem> {
     let filter = selection.filter(&operation.namespace);
@@ -356,7 +162,7 @@ async fn walk(
             .filter(|task| is_included(task, operation.started_at) && !fired.contains(&task.id))
             .map(|task| task.id)
             .collect();
-        operation.lock().matched += ids.len() as u64;
+        operation.update(|progress| progress.matched += ids.len() as u64);
         if operation.verb == BulkVerb::Fire {
             if fired.len() + ids.len() > FIRED_MAX {
                 return Err(Problem::too_many("tasks to fire", FIRED_MAX));
@@ -375,18 +181,17 @@ fn is_included(task: &Task, started_at: Timestamp) -> bool {
 }
 
 /// Sends the verb to the owners of some tasks, again to those that are away for a moment.
-async fn change(broker: &Broker, operation: &Operation, mut ids: Vec<TaskId>) {
+async fn change(broker: &Broker, operation: &BulkOperation, mut ids: Vec<TaskId>) {
     let mut pauses = interval(TRY_EVERY);
     for _ in 0..TRIES_MAX {
         let mut batch = CommandBatch::default();
         for id in &ids {
             let subject = Subject::Id(operation.namespace.clone(), *id);
-            batch.push(id.partition(), operation.verb.command(subject));
+            batch.push(id.partition(), command(operation.verb, subject));
         }
         let results = batch.run(&broker.owners).await;
         let mut again = Vec::new();
-        {
-            let mut progress = operation.lock();
+        operation.update(|progress| {
             for (id, result) in ids.iter().zip(results) {
                 match change_of(operation.verb, result) {
                     ChangeResult::Changed => progress.changed += 1,
@@ -395,7 +200,7 @@ async fn change(broker: &Broker, operation: &Operation, mut ids: Vec<TaskId>) {
                     ChangeResult::Again => again.push(*id),
                 }
             }
-        }
+        });
         ids = again;
         if ids.is_empty() || operation.is_stopping() {
             break;
@@ -403,7 +208,16 @@ async fn change(broker: &Broker, operation: &Operation, mut ids: Vec<TaskId>) {
         pauses.reset();
         pauses.tick().await;
     }
-    operation.lock().failed += ids.len() as u64;
+    operation.update(|progress| progress.failed += ids.len() as u64);
+}
+
+fn command(verb: BulkVerb, subject: Subject) -> Command {
+    match verb {
+        BulkVerb::Cancel => Command::Cancel(subject),
+        BulkVerb::Pause => Command::Pause(subject),
+        BulkVerb::Resume => Command::Resume(subject),
+        BulkVerb::Fire => Command::Fire(subject),
+    }
 }
 
 /// What became of one task.
@@ -480,45 +294,6 @@ mod tests {
     use punctual_engine::Reply;
 
     use super::*;
-
-    fn operation(namespace: &str, id: u64, state: OperationState) -> Arc<Operation> {
-        Arc::new(Operation {
-            id,
-            namespace: Namespace::new(namespace).unwrap(),
-            verb: BulkVerb::Pause,
-            filter: Value::Null,
-            by: "admin".to_owned(),
-            started_at: Timestamp::EPOCH,
-            progress: Mutex::new(Progress { state, ..Progress::new() }),
-            to_stop: AtomicBool::new(false),
-        })
-    }
-
-    fn ids(operations: &Operations, namespace: &str) -> Vec<u64> {
-        let namespace = Namespace::new(namespace).unwrap();
-        operations.list(&namespace).iter().map(|operation| operation.id).collect()
-    }
-
-    #[test]
-    fn few_operations_of_a_namespace_run_and_the_oldest_that_ended_is_dropped() {
-        use OperationState::{Done, Running};
-        let operations = Operations::default();
-        for id in 1..=3 {
-            operations.keep(&operation("shop", id, Running)).unwrap();
-        }
-        for id in 4..=100 {
-            operations.keep(&operation("shop", id, Done)).unwrap();
-        }
-        operations.keep(&operation("shop", 101, Running)).unwrap();
-        let kept = ids(&operations, "shop");
-        assert_eq!((kept.len(), kept[0]), (KEPT_MAX, 101));
-        assert_eq!(kept[96..], [5, 3, 2, 1], "the fourth was the oldest that had ended");
-        let refused = operations.keep(&operation("shop", 102, Running)).unwrap_err();
-        assert_eq!(refused.parts().1.as_u16(), 429);
-        assert!(refused.detail().contains("\"shop\""), "{}", refused.detail());
-        operations.keep(&operation("bank", 103, Running)).unwrap();
-        assert_eq!(ids(&operations, "bank"), [103]);
-    }
 
     #[test]
     fn a_reply_says_what_became_of_a_task() {

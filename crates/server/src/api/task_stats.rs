@@ -76,8 +76,8 @@ const PAGES_MAX: usize = 100;
 impl TaskStats {
     /// Adds what owners know to what the store has counted.
     fn of(mut counts: Counts, gauges: &Gauges) -> Self {
-        // In the store a firing task is scheduled; an at-most-once task that is due is dead until its
-        // outcome is known. If nothing of it was sent, it is scheduled.
+        // In the store a firing task is scheduled; an at-most-once task that is due is dead until
+        // its outcome is known. If nothing of it was sent, it is scheduled.
         let count = |number| i64::try_from(number).unwrap_or(i64::MAX);
         let unknown = counts.dead.min(counts.dead_letters);
         let claimed = count(gauges.claimed).min(unknown);

@@ -6,7 +6,7 @@
 //! secret are logged, and the old one stays.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -18,7 +18,6 @@ use tokio::task::spawn_blocking;
 use tokio::time::interval;
 
 use super::rights::Rights;
-use crate::config::read_secret;
 
 /// How often files with secrets are read. New contents are used when two reads in a row find the
 /// same, so that no half of a secret becomes valid: five seconds after the change at most.
@@ -138,7 +137,7 @@ impl ApiTokens {
     }
 
     /// Uses the new secrets of files that change. Never returns.
-    pub(crate) async fn watch_files(&self) {
+    pub(crate) async fn watch_files(&self, read_secret: fn(&Path) -> Result<String, String>) {
         let mut files: Vec<WatchedFile> = self.files();
         if files.is_empty() {
             return std::future::pending().await;

@@ -64,7 +64,7 @@ struct Candidates {
 
 /// What is known of a namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Series {
+pub(crate) struct EndSeries {
     /// Rows are kept since this time; `None` if this broker keeps none of the namespace.
     pub(crate) since: Option<Timestamp>,
     /// The rows in which something ended, by their starts.
@@ -170,15 +170,15 @@ impl SeriesTable {
     }
 
     /// Returns the rows of a namespace.
-    pub(crate) fn read(&self, namespace: &Namespace, now: Timestamp) -> Series {
+    pub(crate) fn read(&self, namespace: &Namespace, now: Timestamp) -> EndSeries {
         let rows = self.rows.read().unwrap_or_else(PoisonError::into_inner);
         let Some(rows) = rows.get(namespace) else {
-            return Series { since: None, rows: Vec::new() };
+            return EndSeries { since: None, rows: Vec::new() };
         };
         let mut rows = lock(rows);
         let steps = rows.counts.steps(now).into_iter();
         let read = steps.map(|(start, counts)| (start, SeriesRow::of(&counts)));
-        Series { since: Some(rows.since), rows: read.collect() }
+        EndSeries { since: Some(rows.since), rows: read.collect() }
     }
 }
 
@@ -207,7 +207,7 @@ fn bucket_of(lag_ms: u64) -> usize {
         .unwrap_or(LAG_BOUNDS_MS.len())
 }
 
-impl Series {
+impl EndSeries {
     /// Adds what another broker has.
     pub(crate) fn add(&mut self, other: Self) {
         self.since = match (self.since, other.since) {
@@ -310,12 +310,12 @@ mod tests {
     #[test]
     fn the_series_of_two_brokers_are_added_minute_by_minute() {
         let row = |dead| SeriesRow { dead, ..SeriesRow::empty() };
-        let mut one = Series { since: Some(minute(0)), rows: vec![(minute(1), row(1))] };
+        let mut one = EndSeries { since: Some(minute(0)), rows: vec![(minute(1), row(1))] };
         let since = Some(minute(1));
-        one.add(Series { since, rows: vec![(minute(0), row(5)), (minute(1), row(2))] });
-        one.add(Series { since: None, rows: vec![] });
+        one.add(EndSeries { since, rows: vec![(minute(0), row(5)), (minute(1), row(2))] });
+        one.add(EndSeries { since: None, rows: vec![] });
         let rows = vec![(minute(0), row(5)), (minute(1), row(3))];
-        assert_eq!(one, Series { since: Some(minute(1)), rows });
+        assert_eq!(one, EndSeries { since: Some(minute(1)), rows });
     }
 
     #[test]

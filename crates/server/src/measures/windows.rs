@@ -252,8 +252,8 @@ impl WindowSum {
         }
     }
 
-    /// The percentiles of lags; `None` if no fire was counted. Each but the maximum is up to a fifth
-    /// too large.
+    /// The percentiles of lags; `None` if no fire was counted. Each but the maximum is up to a
+    /// fifth too large.
     pub(crate) fn lag_percentiles(&self) -> Option<LagPercentiles> {
         LagPercentiles::of(&self.lags, end_of, self.lag_max)
     }

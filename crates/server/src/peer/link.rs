@@ -28,7 +28,7 @@ use tonic::{Request, Status};
 use super::wire::{self, Polled, WireError};
 use super::{MESSAGE_BYTES_MAX, PeerError, Secret, measure, view};
 use crate::courier::queue::{LeaseToken, PollOptions, SettleResult, SettleScope, Settlement};
-use crate::measures::series::Series;
+use crate::measures::series::EndSeries;
 use crate::measures::windows::{WindowSpec, WindowSum};
 use crate::namespace_view::{NamespaceView, ViewQuery};
 use command_queue::CommandQueues;
@@ -301,7 +301,7 @@ impl Peers {
         &self,
         to: &BrokerId,
         namespace: &Namespace,
-    ) -> Result<Series, PeerError> {
+    ) -> Result<EndSeries, PeerError> {
         let peer = self.peer(to)?;
         let namespace = namespace.as_str().to_owned();
         let request = peer.request(v1::SeriesRequest { namespace });

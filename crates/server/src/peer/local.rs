@@ -11,7 +11,7 @@ use punctual_engine::{Command, EngineError, Gauges, InFlight, Replies, Report};
 use super::{LocalBroker, PeerError, Polled};
 use crate::broker::Broker;
 use crate::courier::queue::{LeaseToken, PollOptions, SettleResult, SettleScope, Settlement};
-use crate::measures::series::Series;
+use crate::measures::series::EndSeries;
 use crate::measures::windows::{WindowSpec, WindowSum};
 use crate::namespace_view::{NamespaceView, ViewQuery};
 use crate::view_namespace::view_here;
@@ -62,7 +62,7 @@ impl LocalBroker for Broker {
         self.telemetry.windows().read(windows, self.clock.now())
     }
 
-    fn series(&self, namespace: &Namespace) -> Series {
+    fn series(&self, namespace: &Namespace) -> EndSeries {
         self.telemetry.series().read(namespace, self.clock.now())
     }
 

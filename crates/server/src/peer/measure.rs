@@ -9,7 +9,7 @@ use punctual_proto::v1;
 
 use super::wire::WireError;
 use crate::measures::lag::LAG_RANGES;
-use crate::measures::series::{LAG_BUCKETS, ROWS, Series, SeriesRow};
+use crate::measures::series::{EndSeries, LAG_BUCKETS, ROWS, SeriesRow};
 use crate::measures::windows::{WINDOWS_MAX, WindowCounts, WindowSpec, WindowSum};
 
 pub(super) fn put_windows(windows: &[WindowSpec]) -> v1::MeasureRequest {
@@ -77,7 +77,7 @@ pub(super) fn read_sums(
     Ok(reply.sums.into_iter().map(read).collect())
 }
 
-pub(super) fn put_series(series: &Series) -> v1::SeriesReply {
+pub(super) fn put_series(series: &EndSeries) -> v1::SeriesReply {
     let put = |(start, row): &(Timestamp, SeriesRow)| v1::MinuteRow {
         start_ms: start.as_millis(),
         done: row.done,
@@ -90,7 +90,7 @@ pub(super) fn put_series(series: &Series) -> v1::SeriesReply {
     v1::SeriesReply { since_ms, rows: series.rows.iter().map(put).collect() }
 }
 
-pub(super) fn read_series(reply: v1::SeriesReply) -> Result<Series, WireError> {
+pub(super) fn read_series(reply: v1::SeriesReply) -> Result<EndSeries, WireError> {
     let is_fine = |row: &v1::MinuteRow| row.lags.len() == LAG_BUCKETS;
     if reply.rows.len() > usize::from(ROWS) || !reply.rows.iter().all(is_fine) {
         return Err(WireError::TooMany(ROWS.into()));
@@ -102,7 +102,7 @@ pub(super) fn read_series(reply: v1::SeriesReply) -> Result<Series, WireError> {
     };
     let mut rows: Vec<_> = reply.rows.into_iter().map(read).collect();
     rows.sort_by_key(|(start, _)| *start);
-    Ok(Series { since: reply.since_ms.map(Timestamp::from_millis), rows })
+    Ok(EndSeries { since: reply.since_ms.map(Timestamp::from_millis), rows })
 }
 
 fn millis(time: Duration) -> u64 {
@@ -146,8 +146,8 @@ mod tests {
         let lag_max = Duration::from_millis(7);
         let row = SeriesRow { done: 1, failed: 2, dead: 3, lags: vec![4; LAG_BUCKETS], lag_max };
         for series in [
-            Series { since: None, rows: vec![] },
-            Series { since: Some(at), rows: vec![(at, row.clone()), (at.after(lag_max), row)] },
+            EndSeries { since: None, rows: vec![] },
+            EndSeries { since: Some(at), rows: vec![(at, row.clone()), (at.after(lag_max), row)] },
         ] {
             assert_eq!(read_series(put_series(&series)), Ok(series));
         }

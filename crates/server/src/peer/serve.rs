@@ -24,7 +24,7 @@ use super::{MESSAGE_BYTES_MAX, PeerError, Secret, measure, view};
 use crate::courier::queue::{
     LeaseToken, PollOptions, SettleResult, SettleScope, Settlement, WorkerLabel,
 };
-use crate::measures::series::Series;
+use crate::measures::series::EndSeries;
 use crate::measures::windows::{WindowSpec, WindowSum};
 use crate::namespace_view::{NamespaceView, ViewQuery};
 
@@ -69,7 +69,7 @@ pub(crate) trait LocalBroker: Send + Sync + 'static {
     fn measure(&self, windows: &[WindowSpec]) -> Vec<WindowSum>;
 
     /// Returns what has ended at this broker in each minute.
-    fn series(&self, namespace: &Namespace) -> Series;
+    fn series(&self, namespace: &Namespace) -> EndSeries;
 
     /// Waits for deliveries of a queue at the local hub.
     fn poll(

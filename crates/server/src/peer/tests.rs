@@ -34,7 +34,7 @@ use crate::courier::queue::{
     LeaseToken, PollOptions, SettleResult, SettleScope, Settlement, WorkerLabel,
 };
 use crate::listen::{self, Callers, ConnectionStage};
-use crate::measures::series::Series;
+use crate::measures::series::EndSeries;
 use crate::measures::windows::{WindowSpec, WindowSum};
 use crate::namespace_view::{NamespaceView, ViewQuery};
 use crate::telemetry::Telemetry;
@@ -170,9 +170,9 @@ impl LocalBroker for FakeBroker {
         windows.iter().map(sum).collect()
     }
 
-    fn series(&self, namespace: &Namespace) -> Series {
+    fn series(&self, namespace: &Namespace) -> EndSeries {
         assert_eq!(*namespace, shop());
-        Series { since: Some(Timestamp::EPOCH), rows: Vec::new() }
+        EndSeries { since: Some(Timestamp::EPOCH), rows: Vec::new() }
     }
 
     async fn poll(&self, options: PollOptions) -> Result<Vec<Polled>, PeerError> {

@@ -22,7 +22,7 @@ use super::health::TopologyAnswer;
 use super::request::{PathNamespace, QueryParams};
 use super::response::ApiResult;
 use crate::api::limits::admin_share;
-use crate::api::live::{LiveFeeds, LiveSecond, RATES_OVER};
+use crate::api::live::{LiveSecond, RATES_OVER, listen};
 use crate::broker::Broker;
 use crate::fire_form::lag_ms;
 use crate::measures::lag::LagPercentiles;
@@ -42,7 +42,7 @@ struct LiveAnswer {
     #[schema(value_type = InstantText)]
     at: String,
     /// Tasks by state. With very many partitions or namespaces they are some seconds old.
-    counts: LiveCounts,
+    counts: LiveStates,
     /// Tasks that are due and wait to be sent.
     waiting: usize,
     /// Deliveries in flight.
@@ -63,7 +63,7 @@ struct LiveAnswer {
 
 /// Tasks by state, as `/stats` counts them.
 #[derive(Debug, Serialize, ToSchema)]
-struct LiveCounts {
+struct LiveStates {
     accepted: i64,
     scheduled: i64,
     firing: i64,
@@ -142,7 +142,7 @@ pub(crate) async fn all(State(broker): State<Arc<Broker>>, params: QueryParams) 
 }
 
 fn stream(broker: &Arc<Broker>, namespace: Option<Namespace>, permit: SharePermit) -> Response {
-    let messages = LiveFeeds::listen(broker, namespace, render);
+    let messages = listen(broker, namespace, render);
     let (sender, sent) = mpsc::channel(UNREAD_MAX);
     tokio::spawn(pass_on(messages, sender, broker.draining.clone(), permit));
     let headers = [(CONTENT_TYPE, "text/event-stream"), (CACHE_CONTROL, "no-store")];
@@ -197,7 +197,7 @@ impl LiveAnswer {
         };
         Self {
             at: at.to_string(),
-            counts: LiveCounts {
+            counts: LiveStates {
                 accepted: stats.accepted(),
                 scheduled: counts.scheduled,
                 firing: stats.firing,

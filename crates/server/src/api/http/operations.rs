@@ -13,9 +13,8 @@ use utoipa::ToSchema;
 use super::request::{self, BODY_BYTES_MAX, JsonBody, PathName, PathNamespace, QueryParams};
 use super::response::{self, ApiResult};
 use super::tasks::list::{LabelFilter, ListedKind, ListedState, parse_label, state_filter};
-use crate::api::operations::{
-    BulkVerb, DryRun, NewOperation, Operation, OperationState, Progress, TaskSelection, dry_run,
-};
+use crate::api::operation_list::{BulkOperation, BulkVerb, OperationState, Progress};
+use crate::api::operations::{self, DryRun, NewOperation, TaskSelection, dry_run};
 use crate::api::task_pages::kind_filter;
 use crate::broker::Broker;
 use crate::problem::Problem;
@@ -166,7 +165,7 @@ pub(crate) async fn start(
     let by = identity.name_in(&namespace);
     let filter = serde_json::to_value(&body.r#where).unwrap_or_default();
     let new = NewOperation { namespace, verb, selection, filter, by };
-    let operation = broker.operations.start(&broker, new)?;
+    let operation = operations::start(&broker, new)?;
     response::accepted(&OneOperation { operation: OperationAnswer::of(&operation) })
 }
 
@@ -216,7 +215,10 @@ pub(crate) async fn stop(State(broker): State<Arc<Broker>>, name: PathName) -> A
     response::ok(&OneOperation { operation: OperationAnswer::of(&operation) })
 }
 
-fn find(broker: &Broker, PathName(namespace, id): &PathName) -> Result<Arc<Operation>, Problem> {
+fn find(
+    broker: &Broker,
+    PathName(namespace, id): &PathName,
+) -> Result<Arc<BulkOperation>, Problem> {
     let found = id.parse().ok().and_then(|id| broker.operations.find(namespace, id));
     found.ok_or_else(|| Problem::operation_not_found(namespace, id))
 }
@@ -249,7 +251,7 @@ impl WhereBody {
 }
 
 impl OperationAnswer {
-    fn of(operation: &Operation) -> Self {
+    fn of(operation: &BulkOperation) -> Self {
         let Progress { state, matched, changed, failed, ended_at, problem } = operation.progress();
         let name = OperationState::ALL.into_iter().find(|(_, known)| *known == state);
         Self {
