@@ -1,5 +1,5 @@
-// The forecast from this hour on as a table: a row per day, a column per hour, in the zone of the page.
-// The whole table is one tab stop; arrow keys move in it. A cell opens the tasks of its hour.
+// The forecast from this hour on as a table: a row per day, a column per hour, in the zone of the
+// page. The whole table is one tab stop; arrow keys move in it. A cell opens the tasks of its hour.
 
 import { html, useRef, useState } from '../vendor/preact-htm.js';
 import { href } from './route.js';

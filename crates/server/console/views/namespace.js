@@ -8,7 +8,7 @@ import { HeatMap } from '../parts/heat.js';
 import { live } from '../parts/live.js';
 import { href, setQuery } from '../parts/route.js';
 import { useSignal } from '../parts/signal.js';
-import { inZone, hourStart, iso, now, span, zone, zoneName } from '../parts/time.js';
+import { hourStart, inZone, iso, now, span, zone, zoneName } from '../parts/time.js';
 import { Icon, Lazy, Loaded, Panel, Select, State, useLoad } from '../parts/ui.js';
 import { count, lag, plural } from '../parts/words.js';
 import { QueueTable } from './queues.js';
