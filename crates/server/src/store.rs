@@ -11,8 +11,8 @@ use punctual_core::{
     TaskId, TaskKey, Timestamp,
 };
 use punctual_store::{
-    Batch, CountedGroup, CountedNamespace, Counts, DueSteps, Filter, FireFilter, FirePosition,
-    Head, LeaseStore, Page, Position, Retention, StoreError, Swept, TaskStore,
+    Batch, CountedGroup, CountedNamespace, Counts, DueCounts, DueSteps, Filter, FireFilter,
+    FirePosition, Head, LeaseStore, Page, Position, Retention, StoreError, Swept, TaskStore,
 };
 use punctual_store_any::AnyStore;
 use punctual_store_redis::RedisStore;
@@ -223,7 +223,7 @@ impl TaskStore for MeteredStore {
         partition: PartitionId,
         namespace: &Namespace,
         steps: &DueSteps,
-    ) -> Result<Vec<i64>, StoreError> {
+    ) -> Result<DueCounts, StoreError> {
         self.store.due_counts(partition, namespace, steps).await
     }
 
