@@ -21,7 +21,7 @@ use punctual_store::{BatchNo, Counts, DueHour, DueMinute, DueSteps, Head, Letter
 use crate::fault::{ReadContext, StorageFault};
 use crate::key::EntryKey;
 use crate::options::EmbeddedOptions;
-use crate::run::RunNo;
+use crate::run::{Generation, RunNo};
 use crate::state::due::SeriesRow;
 use crate::state::names::NameKey;
 use crate::state::order::{ListedKind, OrderKey};
@@ -182,6 +182,13 @@ impl Catalog {
             names.push(row.key()?.to_vec().into_boxed_slice());
         }
         Ok(names)
+    }
+
+    /// The generation after that of the last checkpoint; `None` before the first one.
+    pub(crate) fn generation(&self) -> Result<Option<Generation>, StorageFault> {
+        let row = self.rest.get(META)?;
+        let meta = row.map(|row| CatalogMeta::read(&row).reading("meta")).transpose()?;
+        Ok(meta.map(|meta| meta.generation))
     }
 
     /// The due counts of an hour.

@@ -39,11 +39,11 @@ const SWEPT_LETTERS_MAX: u32 = 2000;
 /// The number of partitions whose size of history one sweep reads; of the others it uses the last
 /// known size.
 const SIZES_READ_MAX: usize = 64;
-/// The largest number of pages that are read to count due tasks. This store has no counters of them:
-/// they would cost a command per task and minute. A page has up to 1,000 tasks that match.
+/// The largest number of pages that are read to count due tasks. This store has no counters of
+/// them: they would cost a command per task and minute. A page has up to 1,000 tasks that match.
 const DUE_READS_MAX: usize = 25;
-/// The largest number of pages that are read to count groups of dead letters; a page has up to 1,000
-/// letters.
+/// The largest number of pages that are read to count groups of dead letters; a page has up to
+/// 1,000 letters.
 const GROUP_READS_MAX: usize = 20;
 /// The longest ttl, so that sums are exact in Lua: a year.
 const TTL_MAX: Duration = Duration::from_secs(365 * 86_400);

@@ -18,7 +18,7 @@ use crate::key::EntryKey;
 use crate::read::fetch::{FetchPart, LiveTask, moved_by};
 use crate::read::list::end_of;
 use crate::read::load::Postponed;
-use crate::state::due::{SeriesChanges, SeriesRow};
+use crate::state::due::{FrozenDue, SeriesChanges, SeriesRow};
 use crate::state::partition::NamespaceGroups;
 use crate::store_core::StoreCore;
 
@@ -123,7 +123,10 @@ impl StoreCore {
         let state = self.state()?;
         let own = state.partition(partition);
         for (namespace, tally) in &own.counts {
-            tally.due.iter().for_each(|(minute, by)| add(namespace, minute, by));
+            tally
+                .due
+                .iter(FrozenDue::NotWritten)
+                .for_each(|(minute, by)| add(namespace, minute, by));
         }
         let groups = own.letter_groups.iter();
         stored.letter_groups =

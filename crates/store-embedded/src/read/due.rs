@@ -12,7 +12,8 @@ use punctual_store::{DueSteps, Filter, Page, Position};
 use crate::catalog::{namespace_prefix, read_series_key, series_key};
 use crate::fault::{ReadContext, StorageFault};
 use crate::read::list::{EXAMINED_MAX, STEP, fill};
-use crate::state::due::SeriesRow;
+use crate::run::Generation;
+use crate::state::due::{FrozenDue, SeriesRow};
 use crate::store_core::StoreCore;
 
 /// Some series of a namespace, in order.
@@ -32,14 +33,22 @@ impl StoreCore {
     ) -> Result<Vec<i64>, StorageFault> {
         loop {
             let checkpoints = self.state()?.checkpoints;
+            let generation = self.catalog.generation()?;
             let mut sums = vec![0; steps.count()];
             self.catalog.add_due(partition, namespace.as_str(), steps, &mut sums)?;
+            let is_same = self.catalog.generation()? == generation;
             let state = self.state()?;
-            if state.checkpoints != checkpoints {
+            if state.checkpoints != checkpoints || !is_same {
                 continue;
             }
+            // Between the commit of the catalog and the end of a checkpoint, both have its rows.
+            let frozen = state.frozen.as_ref().map(|(frozen, _)| Generation(frozen.0 + 1));
+            let frozen = match frozen == generation && frozen.is_some() {
+                true => FrozenDue::Written,
+                false => FrozenDue::NotWritten,
+            };
             let tally = state.partition(partition).counts.get(namespace.as_str());
-            for (minute, by) in tally.into_iter().flat_map(|tally| tally.due.iter()) {
+            for (minute, by) in tally.into_iter().flat_map(|tally| tally.due.iter(frozen)) {
                 if let Some(step) = steps.step_of(minute) {
                     sums[step] += by;
                 }

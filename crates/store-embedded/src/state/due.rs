@@ -42,10 +42,19 @@ impl DueChanges {
     }
 
     /// What is not in the catalog yet. A minute may be there twice.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (DueMinute, i64)> {
-        let frozen = self.frozen.iter().flat_map(|frozen| frozen.iter());
+    pub(crate) fn iter(&self, frozen: FrozenDue) -> impl Iterator<Item = (DueMinute, i64)> {
+        let frozen = self.frozen.iter().filter(move |_| frozen == FrozenDue::NotWritten);
+        let frozen = frozen.flat_map(|frozen| frozen.iter());
         self.changed.iter().chain(frozen).map(|(minute, by)| (*minute, *by))
     }
+}
+
+/// Whether the catalog that a reader has seen has what a running checkpoint writes. Differences
+/// must not be added twice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum FrozenDue {
+    Written,
+    NotWritten,
 }
 
 /// Keys of the index of series, and whether a series is there.

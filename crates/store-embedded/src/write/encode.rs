@@ -44,8 +44,8 @@ impl TaskPresence {
     }
 }
 
-/// What the store has of the tasks and letters that a batch changes, where that decides how a change
-/// is encoded.
+/// What the store has of the tasks and letters that a batch changes, where that decides how a
+/// change is encoded.
 #[derive(Default)]
 struct KnownContents {
     tasks: HashMap<TaskId, TaskPresence, IdHash>,
@@ -138,12 +138,12 @@ fn encode_change(commit: &mut CommitWriter, known: &mut KnownContents, change: &
     match change {
         Change::Put(task) => {
             commit.file_new(task);
-            list_series(commit, known, Ending::New, task.id, Some(task));
+            list_series(commit, known, FiledBefore::New, task.id, Some(task));
             note(known, task.id, Some(task));
         }
         Change::Refile { task, was } => {
-            let ending = Ending::Of(was, &task.definition.namespace);
-            refile_or_end(commit, known, ending, task.id, Some(task));
+            let before = FiledBefore::Of(was, &task.definition.namespace);
+            refile_or_end(commit, known, before, task.id, Some(task));
         }
         Change::Postpone { id, fire_at, version, updated_at, .. } => {
             let (fire_at, version, updated_at) = (*fire_at, *version, Some(*updated_at));
@@ -151,15 +151,15 @@ fn encode_change(commit: &mut CommitWriter, known: &mut KnownContents, change: &
         }
         Change::Settle { record, next, was } => {
             let overlapping = was.state == TaskState::Firing;
-            let (id, ending) = (record.task_id(), Ending::Of(was, &record.namespace));
-            let continues = overlapping || refile_or_end(commit, known, ending, id, next.as_ref());
+            let (id, before) = (record.task_id(), FiledBefore::Of(was, &record.namespace));
+            let continues = overlapping || refile_or_end(commit, known, before, id, next.as_ref());
             commit.record(record, !continues);
         }
         Change::Dead { letter, next, was } => {
             let overlapping = was.state == TaskState::Firing;
-            let ending = Ending::Of(was, &letter.task.definition.namespace);
+            let before = FiledBefore::Of(was, &letter.task.definition.namespace);
             let continues =
-                overlapping || refile_or_end(commit, known, ending, letter.task.id, next.as_ref());
+                overlapping || refile_or_end(commit, known, before, letter.task.id, next.as_ref());
             commit.letter(letter);
             let group = letter.group();
             commit.join_group(letter, &group);
@@ -172,7 +172,7 @@ fn encode_change(commit: &mut CommitWriter, known: &mut KnownContents, change: &
         Change::Redrive { fire_id, task } => {
             delete_letter(commit, known, *fire_id, &task.definition.namespace);
             commit.file(task);
-            list_series(commit, known, Ending::New, task.id, Some(task));
+            list_series(commit, known, FiledBefore::New, task.id, Some(task));
             note(known, task.id, Some(task));
         }
         Change::DeleteLetter { fire_id, namespace } => {
@@ -183,7 +183,7 @@ fn encode_change(commit: &mut CommitWriter, known: &mut KnownContents, change: &
 
 /// What is filed again or ends.
 #[derive(Clone, Copy)]
-enum Ending<'a> {
+enum FiledBefore<'a> {
     /// Nothing: the task is new.
     New,
     /// A task that was like this, and its namespace.
@@ -207,19 +207,19 @@ fn delete_letter(
 fn list_series(
     commit: &mut CommitWriter,
     known: &KnownContents,
-    ending: Ending<'_>,
+    before: FiledBefore<'_>,
     id: TaskId,
     next: Option<&Task>,
 ) {
     let next = next.filter(|task| task.definition.schedule.kind().is_series());
     let now = next.map(|task| task.fire_at);
-    let (was, namespace) = match (ending, next) {
-        (Ending::Of(was, namespace), _) => {
+    let (was, namespace) = match (before, next) {
+        (FiledBefore::Of(was, namespace), _) => {
             let stored = known.tasks.get(&id).and_then(TaskPresence::fire_at);
             (stored.filter(|_| was.kind.is_series()), namespace)
         }
-        (Ending::New, Some(task)) => (None, &task.definition.namespace),
-        (Ending::New, None) => return,
+        (FiledBefore::New, Some(task)) => (None, &task.definition.namespace),
+        (FiledBefore::New, None) => return,
     };
     commit.series(id, namespace.as_str(), was, now);
 }
@@ -229,14 +229,14 @@ fn list_series(
 fn refile_or_end(
     commit: &mut CommitWriter,
     known: &mut KnownContents,
-    ending: Ending<'_>,
+    before: FiledBefore<'_>,
     id: TaskId,
     next: Option<&Task>,
 ) -> bool {
     if next.is_some() && matches!(known.tasks.get(&id), Some(TaskPresence::Absent)) {
         return false;
     }
-    list_series(commit, known, ending, id, next);
+    list_series(commit, known, before, id, next);
     match next {
         Some(next) => commit.file(next),
         None => commit.end(id),

@@ -101,7 +101,7 @@ documented!(
         ("for" = inline(Option<ForecastLength>), Query, description =
             "How far ahead. Default: a day."),
         ("step" = inline(Option<ForecastLength>), Query, description =
-            "The length of a step: whole minutes, or less than one. The number of steps is limited. Default: an hour."),
+            "The length of a step: whole minutes, or less than one. At most 1,000. Default: 1h."),
         ("at" = inline(Option<TimeValue>), Query, description =
             "When the first step begins. Default: now."),
     ),
