@@ -409,6 +409,27 @@ impl v1::tasks_server::Tasks for FakeServices {
     ) -> Result<Response<v1::WorkersResponse>, Status> {
         Err(Status::not_found("the fake broker has no tasks"))
     }
+
+    async fn dead_groups(
+        &self,
+        _: Request<v1::NamespaceRequest>,
+    ) -> Result<Response<v1::DeadGroupsResponse>, Status> {
+        Err(Status::not_found("the fake broker has no tasks"))
+    }
+
+    async fn delete_dead_letters(
+        &self,
+        _: Request<v1::DeleteDeadLettersRequest>,
+    ) -> Result<Response<v1::DeleteDeadLettersResponse>, Status> {
+        Err(Status::not_found("the fake broker has no tasks"))
+    }
+
+    async fn who_am_i(
+        &self,
+        _: Request<v1::WhoAmIRequest>,
+    ) -> Result<Response<v1::WhoAmIResponse>, Status> {
+        Err(Status::not_found("the fake broker has no tasks"))
+    }
 }
 
 #[tonic::async_trait]

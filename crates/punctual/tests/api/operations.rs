@@ -140,7 +140,8 @@ async fn dead_letters_are_counted_redriven_and_deleted_by_group() {
     let (broker, receiver) = (TestBroker::start(&["--partitions", "2"]), WebhookReceiver::start());
     let task = |path: &str| {
         let url = format!("{}{path}", receiver.url);
-        json!({"in": "0s", "target": {"http": {"url": url}}, "retry": {"attempts_max": 1}})
+        let retry = json!({"attempts_max": 1});
+        json!({"in": "0s", "target": {"http": {"url": url}}, "retry": retry, "timeout": "1m"})
     };
     let tasks: Vec<Value> = ["/410", "/410", "/410", "/500", "/500"].map(task).into();
     let origin = receiver.url.trim_end_matches('/').to_owned();

@@ -35,7 +35,7 @@ use crate::task_form::{
     Delay, EndedTask, InstantText, Interval, KeylessTask, TaskAnswer, TaskBody, TaskToSchedule,
     TimeValue, check_fires, parse_duration_field,
 };
-use version_wait::{VersionWait, VersionWaitText, find_changed};
+use version_wait::{AfterVersion, VersionWait, VersionWaitText, find_changed};
 
 /// The result of a cancel.
 #[derive(Debug, Serialize, ToSchema)]
@@ -174,7 +174,7 @@ pub(crate) async fn replace(
 #[utoipa::path(
     get, path = "/v1/{namespace}/tasks/{key}", tag = "tasks", operation_id = "get_task",
     params(
-        ("after_version" = Option<u64>, Query, description =
+        ("after_version" = inline(Option<AfterVersion>), Query, description =
             "Wait until the task has another version than this one, or has ended."),
         ("wait" = inline(Option<VersionWaitText>), Query, description =
             "How long to wait for that; then the task is shown as it is. Default: 20 seconds."),

@@ -40,7 +40,14 @@ fn of_parameter(name: &str) -> Option<Value> {
         "to" => "2030-02-01T00:00:00+01:00",
         "limit" | "count" => return Some(json!(50)),
         "for" => "12h",
-        "step" => "30m",
+        "step" => "1h",
+        "kind" => "once",
+        "id" => "1",
+        "reason" => "status 503",
+        "target" => "https://api.example",
+        // Another version than any task has, so that no call waits.
+        "after_version" => return Some(json!(1_000_000)),
+        "wait" => "20s",
         "cron" => "30 2 * * *",
         "timezone" => "Europe/Berlin",
         "dst_gap" => "after",
@@ -73,8 +80,24 @@ fn bodies(operation: &str) -> Vec<(&'static str, Value)> {
         "cancel_tasks" => {
             vec![("keys", json!({"keys": ["order-1"]})), ("ids", json!({"ids": [task]}))]
         }
-        "redrive_dead_letters" => {
-            vec![("ids", json!({"ids": [fire]})), ("all", json!({"all": true}))]
+        "redrive_dead_letters" | "delete_dead_letters" => {
+            let group = json!({"reason": "status 503", "target": "https://api.example"});
+            vec![
+                ("ids", json!({"ids": [fire]})),
+                ("all", json!({"all": true})),
+                ("where", json!({"where": group})),
+            ]
+        }
+        "start_operation" => {
+            let filter = json!({
+                "state": "scheduled",
+                "kind": "once",
+                "key_prefix": "order-",
+                "label": "campaign=7",
+                "from": "2030-01-01T00:00:00Z",
+                "to": "2030-02-01T00:00:00Z",
+            });
+            vec![("dry_run", json!({"do": "cancel", "where": filter, "dry_run": true}))]
         }
         "lease" => {
             vec![("lease", json!({"max": 10, "wait": "0s", "lease": "30s", "worker": "mailer-1"}))]

@@ -71,9 +71,15 @@ fn of_verb(operation: &Value) -> Vec<P> {
         }
         "list_tasks" | "stats" | "list_queues" | "list_workers" => (&[&OWNER, &STORE], &[]),
         "list_namespaces" => (&[&STORE], &[P::ShareUsedUp]),
-        "list_all_fires" | "list_dead_letters" | "redrive_dead_letters" | "forecast" => {
-            (&[&STORE], &[])
-        }
+        "list_all_fires"
+        | "list_dead_letters"
+        | "list_dead_groups"
+        | "redrive_dead_letters"
+        | "delete_dead_letters"
+        | "forecast" => (&[&STORE], &[]),
+        "live" => (&[], &[P::ShareUsedUp]),
+        "start_operation" => (&[&OWNER, &STORE], &[]),
+        "get_operation" | "stop_operation" => (&[], &[P::OperationNotFound]),
         "put_alarm" => (&[&OWNER, &STORE, &GROWTH], &[]),
         "list_alarms" => (&[&STORE], &[]),
         "get_alarm" => (&[&OWNER, &STORE], &[P::AlarmNotFound]),

@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use punctual_core::{Invalid, Version, format_duration};
+use serde_json::json;
 use tokio::time::{interval, timeout};
 
 use crate::api::find_task::{NamedTask, find};
@@ -22,6 +23,15 @@ const WAIT_DEFAULT: Duration = Duration::from_secs(20);
 /// How often the owner is asked while a call waits.
 const CHECK_EVERY: Duration = Duration::from_millis(250);
 
+/// The largest version that a call may wait for: JSON numbers are exact up to here.
+const VERSION_MAX: u64 = (1 << 53) - 1;
+
+documented!(
+    /// The version that a caller knows.
+    AfterVersion,
+    "AfterVersion",
+    json!({"type": "integer", "minimum": 0, "maximum": VERSION_MAX})
+);
 documented!(
     /// How long a call waits for another version.
     VersionWaitText,
@@ -46,7 +56,7 @@ impl VersionWait {
                 Some(_) => Err(Invalid::new("wait", "needs after_version").into()),
             };
         };
-        let after = after.parse().map_err(|_| {
+        let after = after.parse().ok().filter(|after| *after <= VERSION_MAX).ok_or_else(|| {
             Invalid::new("after_version", "must be the `version` of the task, a whole number")
         })?;
         let wait = wait.map(|text| parse_duration_field("wait", &text)).transpose()?;
