@@ -11,7 +11,7 @@ use punctual_core::{
     PartitionId, Seat, Task, TaskId, TaskKey, TaskState, Timestamp,
 };
 use punctual_store::{
-    Batch, Change, CountedGroup, CountedNamespace, Counts, DueSteps, Filter, FireFilter,
+    Batch, Change, CountedGroup, CountedNamespace, Counts, DueCounts, DueSteps, Filter, FireFilter,
     FirePosition, Head, LeaseStore, Page, Position, Retention, StoreError, Swept, TaskStore,
 };
 use punctual_store_any::AnyStore;
@@ -249,7 +249,7 @@ impl TaskStore for MeteredStore {
         partition: PartitionId,
         namespace: &Namespace,
         steps: &DueSteps,
-    ) -> Result<Vec<i64>, StoreError> {
+    ) -> Result<DueCounts, StoreError> {
         self.store.due_counts(partition, namespace, steps).await
     }
 

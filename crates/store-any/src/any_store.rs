@@ -8,8 +8,9 @@ use punctual_core::{
     TaskId, TaskKey, Timestamp,
 };
 use punctual_store::{
-    Batch, CountedGroup, CountedNamespace, Counts, DueSteps, Filter, FireFilter, FirePosition,
-    Head, LeaseStore, MemoryStore, Page, Position, Retention, StoreError, Swept, TaskStore,
+    Batch, CountedGroup, CountedNamespace, Counts, DueCounts, DueSteps, Filter, FireFilter,
+    FirePosition, Head, LeaseStore, MemoryStore, Page, Position, Retention, StoreError, Swept,
+    TaskStore,
 };
 use punctual_store_embedded::EmbeddedStore;
 use punctual_store_redis::RedisStore;
@@ -190,7 +191,7 @@ impl TaskStore for AnyStore {
         partition: PartitionId,
         namespace: &Namespace,
         steps: &DueSteps,
-    ) -> Result<Vec<i64>, StoreError> {
+    ) -> Result<DueCounts, StoreError> {
         call!(self, store => store.due_counts(partition, namespace, steps).await)
     }
 

@@ -6,6 +6,7 @@
 //! fjall takes damage inside its journal for a torn tail and cuts it off silently (fjall #311).
 //! Then `CatalogMeta` is older than the journal of the store expects, and opening refuses.
 
+mod due_rows;
 mod rows;
 #[cfg(test)]
 mod tests;
@@ -15,19 +16,22 @@ use std::path::Path;
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
 use punctual_core::{FireId, Lease, PartitionId, TaskId};
 use punctual_store::codec::{CodecError, Reader, put_varint, read_head};
-use punctual_store::{BatchNo, Counts, Head};
+use punctual_store::{BatchNo, Counts, DueHour, DueMinute, DueSteps, Head, LetterGroups};
 
 use crate::fault::{ReadContext, StorageFault};
 use crate::key::EntryKey;
 use crate::options::EmbeddedOptions;
-use crate::run::RunNo;
+use crate::run::{Generation, RunNo};
+use crate::state::due::SeriesRow;
 use crate::state::names::NameKey;
 use crate::state::order::{ListedKind, OrderKey};
 use crate::state::relocation::Relocation;
 
+pub(crate) use due_rows::{HourCounts, namespace_prefix, read_series_key, series_key};
+use due_rows::{hour_key, read_hour_key};
 use rows::{
-    BATCH, BITS, COUNTS, META, RUN, SEAT, bits_key, dead_key, numbered, order_key, put_seat,
-    read_dead_key, read_partition, read_word, relocation_key,
+    BATCH, BITS, COUNTED, COUNTS, GROUPS, META, RUN, SEAT, bits_key, dead_key, numbered, order_key,
+    put_groups, put_seat, read_dead_key, read_groups, read_partition, read_word, relocation_key,
 };
 pub(crate) use rows::{
     CatalogMeta, LastBatch, ListedRun, Paused, RunKind, put_counts, put_lease, read_counts,
@@ -48,6 +52,8 @@ pub(crate) struct Catalog {
     pub(crate) paused: Keyspace,
     pub(crate) dead: Keyspace,
     order: Keyspace,
+    due: Keyspace,
+    series: Keyspace,
     rest: Keyspace,
 }
 
@@ -64,6 +70,9 @@ pub(crate) struct CatalogContents {
     pub(crate) runs: Vec<ListedRun>,
     pub(crate) bits: Vec<(RunNo, u32, Vec<u8>)>,
     pub(crate) counts: Vec<(PartitionId, String, Counts)>,
+    pub(crate) letter_groups: Vec<(PartitionId, String, LetterGroups)>,
+    /// Whether due counts, series and groups are those of all tasks.
+    pub(crate) counted: bool,
     pub(crate) leases: Vec<Lease>,
     pub(crate) last_batches: Vec<(PartitionId, LastBatch)>,
 }
@@ -87,6 +96,8 @@ impl Catalog {
             paused: table("paused")?,
             dead: table("dead")?,
             order: table("order")?,
+            due: table("due")?,
+            series: table("series")?,
             rest: table("rest")?,
             database,
         })
@@ -173,6 +184,80 @@ impl Catalog {
         Ok(names)
     }
 
+    /// The generation after that of the last checkpoint; `None` before the first one.
+    pub(crate) fn generation(&self) -> Result<Option<Generation>, StorageFault> {
+        let row = self.rest.get(META)?;
+        let meta = row.map(|row| CatalogMeta::read(&row).reading("meta")).transpose()?;
+        Ok(meta.map(|meta| meta.generation))
+    }
+
+    /// The due counts of an hour.
+    pub(crate) fn due_hour(
+        &self,
+        partition: PartitionId,
+        namespace: &str,
+        hour: DueHour,
+    ) -> Result<HourCounts, StorageFault> {
+        let row = self.due.get(hour_key(partition, namespace, hour))?;
+        let counts = row.map(|row| HourCounts::read(&row).reading("due counts")).transpose()?;
+        Ok(counts.unwrap_or_default())
+    }
+
+    /// Adds the due counts of a namespace to steps.
+    pub(crate) fn add_due(
+        &self,
+        partition: PartitionId,
+        namespace: &str,
+        steps: &DueSteps,
+        sums: &mut [i64],
+    ) -> Result<(), StorageFault> {
+        let [first, end] = [steps.first().hour(), steps.end().hour()];
+        let keys = [first, end].map(|hour| hour_key(partition, namespace, hour));
+        let [first, end] = keys;
+        for row in self.due.range(first..=end) {
+            let (key, row) = row.into_inner()?;
+            let (_, hour) = read_hour_key(&key).reading("due counts")?;
+            if let Some(step) = steps.step_of_hour(hour) {
+                sums[step] += HourCounts::read_sum(&row).reading("due counts")?;
+                continue;
+            }
+            for (minute, count) in HourCounts::read(&row).reading("due counts")?.iter(hour) {
+                if let Some(step) = steps.step_of(minute) {
+                    sums[step] += count;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Calls `each` for all due counts of a partition, with their namespaces.
+    pub(crate) fn all_due(
+        &self,
+        partition: PartitionId,
+        mut each: impl FnMut(&str, DueMinute, i64),
+    ) -> Result<(), StorageFault> {
+        for row in self.due.prefix(partition.get().to_be_bytes()) {
+            let (key, row) = row.into_inner()?;
+            let (namespace, hour) = read_hour_key(&key).reading("due counts")?;
+            for (minute, count) in HourCounts::read(&row).reading("due counts")?.iter(hour) {
+                each(namespace, minute, count);
+            }
+        }
+        Ok(())
+    }
+
+    /// The first keys of the index of series after one key and before another, at most `limit`.
+    pub(crate) fn series_between(
+        &self,
+        after: &[u8],
+        end: &[u8],
+        limit: usize,
+    ) -> Result<Vec<Box<[u8]>>, StorageFault> {
+        use std::ops::Bound::Excluded;
+        let rows = self.series.range::<&[u8], _>((Excluded(after), Excluded(end))).take(limit);
+        rows.map(|row| Ok(row.key()?.to_vec().into_boxed_slice())).collect()
+    }
+
     pub(crate) fn paused(&self, id: TaskId) -> Result<Option<Paused>, StorageFault> {
         let row = self.paused.get(relocation_key(id))?;
         row.map(|row| Paused::read(&row).reading("paused task")).transpose()
@@ -254,6 +339,10 @@ impl CatalogContents {
             self.meta = Some(CatalogMeta::read(row)?);
             return Ok(());
         }
+        if key == COUNTED {
+            self.counted = true;
+            return Ok(());
+        }
         let (tag, rest) = key.split_first().ok_or(CodecError::Short("key"))?;
         let mut key = Reader::new(rest);
         match *tag {
@@ -272,6 +361,13 @@ impl CatalogContents {
                 let namespace = namespace.map_err(|_| CodecError::Invalid("namespace"))?;
                 let counts = read_counts(&mut Reader::new(row))?;
                 self.counts.push((partition, namespace.to_owned(), counts));
+            }
+            GROUPS => {
+                let partition = read_partition(&mut key)?;
+                let namespace = std::str::from_utf8(key.rest());
+                let namespace = namespace.map_err(|_| CodecError::Invalid("namespace"))?;
+                let groups = read_groups(&mut Reader::new(row))?;
+                self.letter_groups.push((partition, namespace.to_owned(), groups));
             }
             SEAT => self.leases.push(read_lease(&mut Reader::new(row))?),
             BATCH => {
@@ -347,6 +443,52 @@ impl CatalogBatch<'_> {
         let mut row = Vec::new();
         put_counts(&mut row, counts);
         self.insert(|catalog| &catalog.rest, key, row);
+    }
+
+    /// Sets the groups of the letters of a namespace.
+    pub(crate) fn letter_groups(
+        &mut self,
+        partition: PartitionId,
+        namespace: &str,
+        groups: &LetterGroups,
+    ) {
+        let mut key = vec![GROUPS];
+        key.extend_from_slice(&partition.get().to_be_bytes());
+        key.extend_from_slice(namespace.as_bytes());
+        if groups.is_empty() {
+            return self.remove(|catalog| &catalog.rest, key);
+        }
+        let mut row = Vec::new();
+        put_groups(&mut row, groups);
+        self.insert(|catalog| &catalog.rest, key, row);
+    }
+
+    /// Notes that due counts, series and groups are those of all tasks.
+    pub(crate) fn counted(&mut self) {
+        self.insert(|catalog| &catalog.rest, COUNTED, []);
+    }
+
+    /// Sets the due counts of an hour.
+    pub(crate) fn due_hour(
+        &mut self,
+        partition: PartitionId,
+        namespace: &str,
+        hour: DueHour,
+        counts: &HourCounts,
+    ) {
+        let key = hour_key(partition, namespace, hour);
+        match counts.to_bytes() {
+            Some(row) => self.insert(|catalog| &catalog.due, key, row),
+            None => self.remove(|catalog| &catalog.due, key),
+        }
+    }
+
+    /// Sets a row of the index of series.
+    pub(crate) fn series(&mut self, key: &[u8], row: SeriesRow) {
+        match row {
+            SeriesRow::Present => self.insert(|catalog| &catalog.series, key, []),
+            SeriesRow::Absent => self.remove(|catalog| &catalog.series, key),
+        }
     }
 
     pub(crate) fn lease(&mut self, lease: &Lease) {

@@ -18,7 +18,7 @@ use std::sync::{Arc, PoisonError};
 use bytes::Bytes;
 use punctual_core::{FireId, Lease, PartitionId, TaskId, Timestamp};
 use punctual_journal::{CommitNo, StoreStopwatch};
-use punctual_store::Counts;
+use punctual_store::{Counts, LetterGroups};
 
 use crate::catalog::{CatalogBatch, CatalogMeta, LastBatch, ListedRun, Paused, RunKind};
 use crate::fault::{ReadContext, StorageFault};
@@ -26,10 +26,12 @@ use crate::fire_index::FireIndex;
 use crate::key::EntryKey;
 use crate::run::{Generation, RunNo, RunWriter, SortedRun};
 use crate::state::buffer::Buffer;
+use crate::state::due::{MinuteCounts, SeriesRows};
 use crate::state::endings::Endings;
 use crate::state::history::HistoryBuffer;
 use crate::state::layers::{IdHash, Rows};
 use crate::state::names::{NameHash, NameRow};
+use crate::state::partition::PartitionState;
 use crate::state::relocation::Relocation;
 use crate::state::timeline::{Slice, Timeline};
 use crate::state::{PROGRESS_STEPS, StoreState};
@@ -52,6 +54,9 @@ pub(crate) struct FrozenState {
     paused: Arc<Rows<TaskId, Option<Paused>, IdHash>>,
     dead: Arc<Rows<FireId, Option<Bytes>, IdHash>>,
     counts: Vec<(PartitionId, String, Counts)>,
+    due: Vec<(PartitionId, String, Arc<MinuteCounts>)>,
+    series: Arc<SeriesRows>,
+    letter_groups: Vec<(PartitionId, String, LetterGroups)>,
     leases: Vec<Lease>,
     last_batches: Vec<(PartitionId, LastBatch)>,
     history_finished: Vec<Arc<SortedRun>>,
@@ -127,7 +132,8 @@ impl StoreCore {
             && state.buffered() == 0
             && state.changed_bytes() == 0
             && state.ended.len() == 0
-            && state.history.finished().is_empty();
+            && state.history.finished().is_empty()
+            && state.counted;
         if idle {
             return Ok(None);
         }
@@ -185,6 +191,9 @@ impl StoreCore {
             names: state.names.freeze(),
             paused: state.paused.freeze(),
             dead: state.dead.freeze(),
+            due: freeze_due(state),
+            series: state.series.freeze(),
+            letter_groups: take_groups(state),
             counts: take_counts(state),
             leases: state.leases.values().cloned().collect(),
             last_batches: self
@@ -406,7 +415,14 @@ impl StoreCore {
             state.paused_order.thaw(),
             state.names_order.thaw(),
             state.dead_order.thaw(),
+            state.series.thaw(),
         );
+        for (partition, namespace, _) in &frozen.due {
+            if let Some(tally) = state.partition_mut(*partition).counts.get_mut(namespace) {
+                tally.due.thaw();
+            }
+        }
+        state.counted = true;
         state.checkpoints += 1;
         self.set_pressure(&state);
         drop(state);
@@ -441,17 +457,48 @@ fn last_batch_of(state: &StoreState, id: PartitionId) -> LastBatch {
     LastBatch { batch: own.batch }
 }
 
+/// Calls `each` for every partition.
+fn each_partition(state: &mut StoreState, mut each: impl FnMut(PartitionId, &mut PartitionState)) {
+    for (own, number) in state.partitions.iter_mut().zip(0u16..) {
+        if let Some(partition) = PartitionId::new(number) {
+            each(partition, own);
+        }
+    }
+}
+
+fn freeze_due(state: &mut StoreState) -> Vec<(PartitionId, String, Arc<MinuteCounts>)> {
+    let mut frozen = Vec::new();
+    each_partition(state, |partition, own| {
+        for (namespace, tally) in &mut own.counts {
+            let due = tally.due.freeze();
+            frozen.extend(due.map(|due| (partition, namespace.clone(), due)));
+        }
+    });
+    frozen
+}
+
+fn take_groups(state: &mut StoreState) -> Vec<(PartitionId, String, LetterGroups)> {
+    let mut changed = Vec::new();
+    each_partition(state, |partition, own| {
+        for (namespace, row) in &mut own.letter_groups {
+            if std::mem::take(&mut row.changed) {
+                changed.push((partition, namespace.clone(), row.groups.clone()));
+            }
+        }
+        // What is empty is removed from the catalog as well.
+        own.letter_groups.retain(|_, row| !row.groups.is_empty());
+    });
+    changed
+}
+
 fn take_counts(state: &mut StoreState) -> Vec<(PartitionId, String, Counts)> {
     let mut changed = Vec::new();
-    for (own, number) in state.partitions.iter_mut().zip(0u16..) {
-        let Some(partition) = PartitionId::new(number) else {
-            continue;
-        };
+    each_partition(state, |partition, own| {
         for (namespace, tally) in &mut own.counts {
             if std::mem::take(&mut tally.changed) {
                 changed.push((partition, namespace.clone(), tally.counts));
             }
         }
-    }
+    });
     changed
 }

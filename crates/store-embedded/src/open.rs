@@ -5,6 +5,7 @@
 //! checkpoint, and is removed.
 
 pub(crate) mod check;
+pub(crate) mod count;
 pub(crate) mod directory;
 pub(crate) mod modes;
 
@@ -23,7 +24,7 @@ use crate::open::modes::TightenedModes;
 use crate::options::EmbeddedOptions;
 use crate::run::{RunFiles, RunNo, SortedRun, run_part_of};
 use crate::state::StoreState;
-use crate::state::partition::NamespaceCounts;
+use crate::state::partition::{NamespaceCounts, NamespaceGroups};
 use crate::state::timeline::Timeline;
 
 /// What opening found.
@@ -71,6 +72,7 @@ pub(crate) fn restore(
     state.commit = meta.commit;
     state.generation = meta.generation;
     state.now = Timestamp::from_millis(meta.now);
+    state.counted = contents.counted;
     restore_rows(&mut state, &contents)?;
     restore_runs(&mut state, directory, files, contents)?;
     Ok(Restored { state, meta })
@@ -87,8 +89,13 @@ fn restore_rows(
     };
     for (partition, namespace, counts) in &contents.counts {
         let own = state.partitions.get_mut(usize::from(partition.get())).ok_or_else(outside)?;
-        let tally = NamespaceCounts { counts: *counts, changed: false };
+        let tally = NamespaceCounts { counts: *counts, ..NamespaceCounts::default() };
         own.counts.insert(namespace.clone(), tally);
+    }
+    for (partition, namespace, groups) in &contents.letter_groups {
+        let own = state.partitions.get_mut(usize::from(partition.get())).ok_or_else(outside)?;
+        let row = NamespaceGroups { groups: groups.clone(), changed: false };
+        own.letter_groups.insert(namespace.clone(), row);
     }
     for (partition, last) in &contents.last_batches {
         let own = state.partitions.get_mut(usize::from(partition.get())).ok_or_else(outside)?;

@@ -13,6 +13,7 @@
 //!   since.
 
 pub(crate) mod buffer;
+pub(crate) mod due;
 pub(crate) mod endings;
 pub(crate) mod history;
 pub(crate) mod history_chunk;
@@ -27,17 +28,21 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use punctual_core::{FireId, Lease, PartitionId, Partitions, Seat, TaskId, TaskState, Timestamp};
+use punctual_core::{
+    FireId, Lease, LetterGroup, PartitionId, Partitions, Seat, TaskId, TaskState, Timestamp,
+};
 use punctual_journal::CommitNo;
+use punctual_store::Position;
 use punctual_store::codec::{
     CodecError, RecordName, read_named, read_record_name, read_state, read_summary,
 };
 
-use crate::catalog::Paused;
+use crate::catalog::{Paused, series_key};
 use crate::fault::{ReadContext, StorageFault};
 use crate::key::EntryKey;
 use crate::run::Generation;
 use crate::state::buffer::Buffer;
+use crate::state::due::{SeriesChanges, SeriesRow};
 use crate::state::endings::{Ending, Endings, RecentLocations};
 use crate::state::history::HistoryState;
 use crate::state::layers::Layers;
@@ -74,6 +79,10 @@ pub(crate) struct StoreState {
     pub(crate) dead: Layers<FireId, Option<Bytes>>,
     /// Fires whose rows in `dead` may not be in the catalog yet.
     pub(crate) dead_order: OrderLog<LetterKey>,
+    pub(crate) series: SeriesChanges,
+    /// Whether the catalog says that due counts, series and groups of letters are those of all
+    /// tasks. Then they need not be counted at the next opening.
+    pub(crate) counted: bool,
     pub(crate) history: HistoryState,
     pub(crate) leases: BTreeMap<Seat, Lease>,
     pub(crate) partitions: Vec<PartitionState>,
@@ -107,6 +116,8 @@ impl StoreState {
             names_order: OrderLog::default(),
             dead: Layers::new(false, cached_bytes_max),
             dead_order: OrderLog::default(),
+            series: SeriesChanges::default(),
+            counted: false,
             history: HistoryState::default(),
             leases: BTreeMap::new(),
             partitions: partitions.iter().map(PartitionState::new).collect(),
@@ -129,13 +140,14 @@ impl StoreState {
     pub(crate) fn apply(&mut self, no: CommitNo, commit: &Bytes) -> Result<(), StorageFault> {
         self.journal_bytes += commit.len() as u64;
         match Commit::read(commit).reading("commit")? {
-            Commit::Batch { partition, number, counts, steps } => {
+            Commit::Batch { partition, number, counts, due, steps } => {
                 self.check_partition(partition)?;
                 for step in steps {
                     self.step(step).reading("commit")?;
                 }
                 let own = self.partition_mut(partition);
                 own.count(counts);
+                own.count_due(due);
                 own.batch = Some(number);
                 own.version += 1;
             }
@@ -149,8 +161,11 @@ impl StoreState {
                 self.leases.insert(lease.seat, lease);
                 self.now = self.now.max(now);
             }
-            Commit::Sweep { partition, counts, forgotten, now } => {
+            Commit::Sweep { partition, counts, forgotten, groups, now } => {
                 self.check_partition(partition)?;
+                for (fire_id, namespace, group) in groups {
+                    self.leave_group(fire_id, &namespace, &group);
+                }
                 for fire_id in forgotten {
                     self.set_letter(fire_id, None);
                 }
@@ -193,6 +208,44 @@ impl StoreState {
             CommitStep::DeleteLetter { fire_id } => {
                 self.set_letter(fire_id, None);
                 Ok(())
+            }
+            CommitStep::JoinGroup { fire_id, namespace, group, died_at } => {
+                let own = self.partition_mut(fire_id.task.partition());
+                own.add_letter(namespace, group, died_at, fire_id);
+                Ok(())
+            }
+            CommitStep::LeaveGroup { fire_id, namespace, group } => {
+                self.leave_group(fire_id, &namespace, &group);
+                Ok(())
+            }
+            CommitStep::Series { id, namespace, was, now } => {
+                self.list_series(id, &namespace, was, now);
+                Ok(())
+            }
+        }
+    }
+
+    /// Takes a letter from its group, unless it was deleted meanwhile: a sweep selects letters
+    /// before it is admitted.
+    fn leave_group(&mut self, fire_id: FireId, namespace: &str, group: &LetterGroup) {
+        if !matches!(self.dead.get(&fire_id), Some(None)) {
+            let own = self.partition_mut(fire_id.task.partition());
+            own.remove_letter(namespace, group, fire_id);
+        }
+    }
+
+    /// Moves a series in its index from one time to another.
+    fn list_series(
+        &mut self,
+        id: TaskId,
+        namespace: &str,
+        was: Option<Timestamp>,
+        now: Option<Timestamp>,
+    ) {
+        for (at, row) in [(was, SeriesRow::Absent), (now, SeriesRow::Present)] {
+            if let Some(fire_at) = at {
+                let position = Position { fire_at, id };
+                self.series.set(series_key(id.partition(), namespace, position), row);
             }
         }
     }

@@ -19,11 +19,13 @@ use punctual_core::{
     DeadLetter, Epoch, FireId, FireRecord, Lease, Namespace, PartitionId, Seat, Task, TaskId,
     TaskKey, Timestamp,
 };
-use punctual_journal::{Class, Journal, JournalEntry, JournalError, JournalOptions, ReplayError};
+use punctual_journal::{
+    Class, CommitNo, Journal, JournalEntry, JournalError, JournalOptions, ReplayError,
+};
 use punctual_store::{
-    Batch, BatchNo, CountedGroup, CountedNamespace, Counts, DueSteps, Filter, FireFilter,
-    FirePosition, Head, Page, Position, Resource, Retention, StoreError, Swept, TaskStore,
-    recount_due, recount_groups,
+    Batch, BatchNo, CountedGroup, CountedNamespace, Counts, DueCounts, DueSteps, Filter,
+    FireFilter, FirePosition, Head, Page, Position, Resource, Retention, StoreError, Swept,
+    TaskStore,
 };
 use tokio::sync::{Mutex, oneshot};
 
@@ -39,7 +41,7 @@ use crate::run::RunFiles;
 use crate::state::partition::stored_name;
 use crate::store_core::StoreCore;
 use crate::write::commit::{empty_commit, sweep_commit};
-use crate::write::encode::{class_of, tasks_to_look_up};
+use crate::write::encode::{BatchLookups, class_of};
 
 /// Tasks kept in a directory, by one process.
 #[derive(Debug)]
@@ -113,6 +115,10 @@ impl EmbeddedStore {
             on_durable,
         )?;
         let journal = Arc::new(journal);
+        if meta.commit == CommitNo(0) && opened.replayed == 0 {
+            core.begin_counting()?;
+        }
+        core.count_if_missing()?;
         let admission = {
             let state = core.state()?;
             Admission {
@@ -289,11 +295,11 @@ impl TaskStore for EmbeddedStore {
         }
         let class = class_of(&batch);
         let paused = self.core.may_have_paused()?;
-        let unknown = tasks_to_look_up(&batch, paused);
-        let commit = if unknown.is_empty() {
-            self.core.encode(partition, &batch, &unknown)?
+        let lookups = BatchLookups::of(&batch, paused);
+        let commit = if self.core.needs_disk(&lookups)? {
+            self.blocking(move |core| core.encode(partition, &batch, &lookups)).await?
         } else {
-            self.blocking(move |core| core.encode(partition, &batch, &unknown)).await?
+            self.core.encode(partition, &batch, &lookups)?
         };
         self.core.throttle(class).await;
         let mut admission = self.admission.lock().await;
@@ -437,9 +443,11 @@ impl TaskStore for EmbeddedStore {
         partition: PartitionId,
         namespace: &Namespace,
         steps: &DueSteps,
-    ) -> Result<Vec<i64>, StoreError> {
+    ) -> Result<DueCounts, StoreError> {
         self.core.check_partition(partition)?;
-        recount_due(self, partition, namespace, steps).await
+        let (namespace, steps) = (namespace.clone(), steps.clone());
+        let tasks = self.blocking(move |core| core.due_counts(partition, &namespace, &steps));
+        Ok(DueCounts { tasks: tasks.await?, until: None })
     }
 
     async fn letter_groups(
@@ -448,7 +456,9 @@ impl TaskStore for EmbeddedStore {
         namespace: &Namespace,
     ) -> Result<Vec<CountedGroup>, StoreError> {
         self.core.check_partition(partition)?;
-        recount_groups(self, partition, namespace).await
+        let state = self.core.state()?;
+        let row = state.partition(partition).letter_groups.get(namespace.as_str());
+        Ok(row.into_iter().flat_map(|row| row.groups.iter()).collect())
     }
 
     async fn namespaces(
@@ -481,15 +491,18 @@ impl TaskStore for EmbeddedStore {
         self.admission.lock().await.fence(partition, epoch)?;
         let past = self.blocking(move |core| core.letters_past(partition, retention, now)).await?;
         let mut counts: Vec<(&str, Counts)> = Vec::new();
-        for (_, namespace) in &past {
+        for (_, namespace, _) in &past {
             let moved = Counts { dead_letters: -1, ..Counts::default() };
             match counts.iter_mut().find(|(other, _)| *other == namespace.as_str()) {
                 Some((_, counts)) => counts.add(moved),
                 None => counts.push((namespace.as_str(), moved)),
             }
         }
-        let forgotten: Vec<FireId> = past.iter().map(|(fire_id, _)| *fire_id).collect();
-        let commit = sweep_commit(partition, &counts, &forgotten, now);
+        let forgotten: Vec<FireId> = past.iter().map(|(fire_id, ..)| *fire_id).collect();
+        let grouped =
+            past.iter().map(|(id, namespace, group)| (*id, namespace.as_str(), group.clone()));
+        let groups: Vec<_> = grouped.collect();
+        let commit = sweep_commit(partition, &counts, &forgotten, &groups, now);
         // Records of a running checkpoint can be dropped only after it.
         let writing = self.core.state()?.history.frozen.is_some();
         if writing {

@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use punctual_core::{
     AttemptRecord, BrokerId, EndKind, Epoch, FireEnd, FireRecord, Namespace, Outcome, PartitionId,
-    Partitions, Payload, Seat, Task, TaskState, Timestamp, Version,
+    Partitions, Payload, Seat, Task, Timestamp, Version,
 };
 use punctual_store::conformance::fixtures::{NOW, die, id, shop, task};
 use punctual_store::{
@@ -120,7 +120,7 @@ impl CostBench {
             fire_at: task.fire_at.after(Duration::from_secs(60)),
             version: task.version.next(),
             updated_at: task.fire_at,
-            namespace: shop(),
+            namespace: shop.clone(),
             was: Prior::of(task),
         };
         self.write("touch", tasks.iter().map(touch).collect()).await;

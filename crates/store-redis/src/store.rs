@@ -14,9 +14,9 @@ use punctual_core::{
 };
 use punctual_store::codec::Interner;
 use punctual_store::{
-    Batch, BatchNo, CountedGroup, CountedNamespace, Counts, DueSteps, Filter, FireFilter,
-    FirePosition, Head, LeaseStore, Page, Position, Retention, StoreError, Swept, TaskStore,
-    recount_due, recount_groups,
+    Batch, BatchNo, CountedGroup, CountedNamespace, Counts, DueCounts, DueSteps, Filter,
+    FireFilter, FirePosition, Head, LeaseStore, Page, Position, Retention, StoreError, Swept,
+    TaskStore, recount_due, recount_groups,
 };
 use redis::Value;
 
@@ -39,6 +39,12 @@ const SWEPT_LETTERS_MAX: u32 = 2000;
 /// The number of partitions whose size of history one sweep reads; of the others it uses the last
 /// known size.
 const SIZES_READ_MAX: usize = 64;
+/// The largest number of pages that are read to count due tasks. This store has no counters of
+/// them: they would cost a command per task and minute. A page has up to 1,000 tasks that match.
+const DUE_READS_MAX: usize = 25;
+/// The largest number of pages that are read to count groups of dead letters; a page has up to
+/// 1,000 letters.
+const GROUP_READS_MAX: usize = 20;
 /// The longest ttl, so that sums are exact in Lua: a year.
 const TTL_MAX: Duration = Duration::from_secs(365 * 86_400);
 
@@ -450,9 +456,9 @@ impl TaskStore for RedisStore {
         partition: PartitionId,
         namespace: &Namespace,
         steps: &DueSteps,
-    ) -> Result<Vec<i64>, StoreError> {
+    ) -> Result<DueCounts, StoreError> {
         self.keys(partition)?;
-        recount_due(self, partition, namespace, steps).await
+        recount_due(self, partition, namespace, steps, DUE_READS_MAX).await
     }
 
     async fn letter_groups(
@@ -461,7 +467,9 @@ impl TaskStore for RedisStore {
         namespace: &Namespace,
     ) -> Result<Vec<CountedGroup>, StoreError> {
         self.keys(partition)?;
-        recount_groups(self, partition, namespace).await
+        let total = self.counts(partition, namespace).await?.dead_letters;
+        let total = u64::try_from(total).unwrap_or(0);
+        recount_groups(self, partition, namespace, total, GROUP_READS_MAX).await
     }
 
     async fn namespaces(

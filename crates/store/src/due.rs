@@ -137,6 +137,16 @@ impl DueSteps {
     }
 }
 
+/// How many tasks are due in each step.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DueCounts {
+    /// By step.
+    pub tasks: Vec<i64>,
+    /// From which minute on tasks may be missing; `None` if all were counted. A store without
+    /// counters reads tasks, and not more than a number that it documents.
+    pub until: Option<DueMinute>,
+}
+
 /// What a change moves: one task from a minute to another. Without `from` the task was not counted,
 /// without `to` it is not counted any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -28,7 +28,7 @@ pub mod conformance;
 
 pub use change::{Batch, BatchNo, Change, Prior};
 pub use counts::{CountedNamespace, Counts, count};
-pub use due::{DueHour, DueMinute, DueMove, DueSteps, due_move, minute_of};
+pub use due::{DueCounts, DueHour, DueMinute, DueMove, DueSteps, due_move, minute_of};
 pub use error::{Damage, Resource, StoreError};
 pub use lease_store::LeaseStore;
 pub use letter_groups::{CountedGroup, GroupLetters, LetterGroups};

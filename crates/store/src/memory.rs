@@ -26,7 +26,7 @@ use self::membership::MemberTable;
 use self::partition::MemoryPartition;
 use crate::change::{Batch, BatchNo};
 use crate::counts::{CountedNamespace, Counts};
-use crate::due::DueSteps;
+use crate::due::{DueCounts, DueSteps};
 use crate::error::StoreError;
 use crate::lease_store::LeaseStore;
 use crate::letter_groups::CountedGroup;
@@ -302,8 +302,9 @@ impl TaskStore for MemoryStore {
         partition: PartitionId,
         namespace: &Namespace,
         steps: &DueSteps,
-    ) -> Result<Vec<i64>, StoreError> {
-        Ok(self.state()?.partition(partition)?.due_counts(namespace, steps))
+    ) -> Result<DueCounts, StoreError> {
+        let tasks = self.state()?.partition(partition)?.due_counts(namespace, steps);
+        Ok(DueCounts { tasks, until: None })
     }
 
     async fn letter_groups(

@@ -10,7 +10,7 @@ use punctual_core::{
 
 use crate::change::Batch;
 use crate::counts::{CountedNamespace, Counts};
-use crate::due::DueSteps;
+use crate::due::{DueCounts, DueSteps};
 use crate::error::StoreError;
 use crate::letter_groups::CountedGroup;
 use crate::query::{Filter, FireFilter, FirePosition, Head, Page, Position, Retention, Swept};
@@ -100,7 +100,7 @@ pub trait TaskStore: Send + Sync + 'static {
     /// may be the position of a task of another partition. A page has at most `limit` tasks, and
     /// may have fewer than there are; see [`Page::next`]. If the filter selects series, the time
     /// that a page takes depends on what it shows and on the series that it leaves out, not on how
-    /// many other tasks there are.
+    /// many other tasks there are; a store without such an index returns short pages.
     fn list(
         &self,
         partition: PartitionId,
@@ -168,17 +168,19 @@ pub trait TaskStore: Send + Sync + 'static {
 
     /// Returns how many scheduled `once` tasks and watches of a namespace are due in each step, in
     /// the order of the steps; see [`due_move`](crate::due_move). Series are not counted. The time
-    /// that it takes depends on the length of the steps together, not on how many tasks there are.
+    /// that it takes depends on the length of the steps together, not on how many tasks there are;
+    /// a store without counters reads a bounded number of tasks, see [`DueCounts::until`].
     fn due_counts(
         &self,
         partition: PartitionId,
         namespace: &Namespace,
         steps: &DueSteps,
-    ) -> impl Future<Output = Result<Vec<i64>, StoreError>> + Send;
+    ) -> impl Future<Output = Result<DueCounts, StoreError>> + Send;
 
     /// Returns the groups of the dead letters of a namespace, in any order, at most
     /// [`LetterGroups::COUNT_MAX`](crate::LetterGroups::COUNT_MAX) and one for all others. Takes
-    /// the same time however many letters there are.
+    /// the same time however many letters there are; a store without counters reads a bounded
+    /// number of letters, and counts the rest with the others.
     fn letter_groups(
         &self,
         partition: PartitionId,

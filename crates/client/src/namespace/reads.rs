@@ -195,8 +195,31 @@ impl Namespace {
     /// # Errors
     /// Any [`Error`].
     pub async fn forecast(&self, ahead: Duration, step: Duration) -> Result<Forecast, Error> {
+        self.forecast_of(None, ahead, step).await
+    }
+
+    /// As [`forecast`](Self::forecast), from an instant on.
+    ///
+    /// # Errors
+    /// Any [`Error`].
+    pub async fn forecast_at(
+        &self,
+        at: impl Into<Timestamp> + Send,
+        ahead: Duration,
+        step: Duration,
+    ) -> Result<Forecast, Error> {
+        self.forecast_of(Some(at.into()), ahead, step).await
+    }
+
+    async fn forecast_of(
+        &self,
+        at: Option<Timestamp>,
+        ahead: Duration,
+        step: Duration,
+    ) -> Result<Forecast, Error> {
         let (for_ms, step_ms) = (millis_up(ahead), millis_up(step));
-        let request = v1::ForecastRequest { namespace: self.name.to_string(), for_ms, step_ms };
+        let (namespace, at_ms) = (self.name.to_string(), at.map(Timestamp::as_millis));
+        let request = v1::ForecastRequest { namespace, for_ms, step_ms, at_ms };
         call!(self, RetryWhen::Always, forecast, request).map(record::forecast)
     }
 

@@ -33,6 +33,9 @@ pub(crate) struct ForecastArgs {
     /// Length of one step
     #[arg(long, value_name = "DURATION", default_value = "1h")]
     step: String,
+    /// When the first step begins, as 2030-01-01T09:00:00Z; default: now
+    #[arg(long, value_name = "TIME")]
+    at: Option<String>,
     #[command(flatten)]
     broker: BrokerArgs,
 }
@@ -71,7 +74,11 @@ impl StatsArgs {
 
 impl ForecastArgs {
     pub(super) fn run(&self) -> anyhow::Result<()> {
-        let query = query(&[("for", Some(&self.ahead)), ("step", Some(&self.step))]);
+        let query = query(&[
+            ("for", Some(&self.ahead)),
+            ("step", Some(&self.step)),
+            ("at", self.at.as_deref()),
+        ]);
         let path = format!("/v1/{}/forecast{query}", part(&self.namespace));
         let forecast = self.broker.get(&path)?;
         output::print(&self.broker, &forecast, |forecast| chart(forecast, now()))

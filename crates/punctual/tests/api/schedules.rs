@@ -493,14 +493,16 @@ fn the_forecast_counts_the_fires_of_all_schedules() {
         steps.iter().map(|step| step["fires"].as_u64().unwrap()).collect()
     };
     let (five, hour) = (in_minutes(5), in_minutes(60));
+    // In the middle of each step: the first begins at the present minute.
+    let hourly = format!("{} * * * *", in_minutes(30) / 60_000 % 60);
     let four_hours = "for=4h&step=1h";
     let mut want = vec![0; 4];
     for (key, when, adds) in [
         ("every", json!({"every": "10m", "starts_at": five}), [6, 6, 6, 6]),
         ("counted", json!({"every": "10m", "starts_at": five, "count": 10}), [6, 4, 0, 0]),
         ("ends", json!({"every": "10m", "starts_at": five, "ends_at": hour}), [6, 0, 0, 0]),
-        ("cron", json!({"cron": "30 * * * * *"}), [60, 60, 60, 60]),
-        ("cron counted", json!({"cron": "30 * * * * *", "count": 70}), [60, 10, 0, 0]),
+        ("cron", json!({"cron": hourly}), [1, 1, 1, 1]),
+        ("cron counted", json!({"cron": hourly, "count": 2}), [1, 1, 0, 0]),
         ("once", json!({"in": "90m"}), [0, 1, 0, 0]),
         ("watch", json!({"within": "150m"}), [0, 0, 1, 0]),
         ("later", json!({"cron": "@hourly", "starts_at": in_minutes(600)}), [0, 0, 0, 0]),
@@ -514,10 +516,13 @@ fn the_forecast_counts_the_fires_of_all_schedules() {
     post(&broker, "/tasks/every/pause", &json!({}));
     post(&broker, "/tasks/cron/pause", &json!({}));
     for sum in &mut want {
-        *sum -= 66;
+        *sum -= 7;
     }
     assert_eq!(steps(four_hours), want, "paused tasks do not count");
     assert_eq!(steps("for=4h&step=4h"), [want.iter().sum::<u64>()]);
+    let later = format!("for=1h&step=1h&at={}", in_minutes(60));
+    assert_eq!(steps(&later).len(), 1);
+    assert!(steps(&later)[0] > 0 && steps(&later)[0] < want.iter().sum::<u64>());
     // More fires than one answer counts.
     schedule(&broker, "seconds", &json!({"cron": "* * * * * *"}));
     let forecast = get(&broker, "/forecast?for=366d&step=366d");

@@ -85,6 +85,8 @@ fn counts_add_up_and_the_forecast_counts_fires_per_step() {
         ("for=1000d", "for"),
         ("step=0s", "step"),
         ("for=366d&step=1m", "step"),
+        ("step=90s", "step"),
+        ("at=2500-01-01T00:00:00Z", "at"),
     ] {
         let (status, problem) = get(&broker, &format!("/forecast?{query}"));
         assert_eq!((status, &problem["field"]), (422, &json!(field)), "{query}");

@@ -46,11 +46,40 @@ impl StoreCore {
         for (partition, namespace, counts) in &frozen.counts {
             batch.counts(*partition, namespace, counts);
         }
+        self.write_due(batch, frozen)?;
+        for (key, row) in frozen.series.iter() {
+            batch.series(key, *row);
+        }
+        for (partition, namespace, groups) in &frozen.letter_groups {
+            batch.letter_groups(*partition, namespace, groups);
+        }
+        batch.counted();
         for lease in &frozen.leases {
             batch.lease(lease);
         }
         for (partition, last) in &frozen.last_batches {
             batch.last_batch(*partition, *last);
+        }
+        Ok(())
+    }
+
+    /// Adds what changed to the due counts of the hours that have it.
+    fn write_due(
+        &self,
+        batch: &mut CatalogBatch<'_>,
+        frozen: &FrozenState,
+    ) -> Result<(), StorageFault> {
+        for (partition, namespace, changed) in &frozen.due {
+            let mut minutes: Vec<_> = changed.iter().filter(|(_, by)| **by != 0).collect();
+            minutes.sort_unstable();
+            for of_hour in minutes.chunk_by(|(one, _), (other, _)| one.hour() == other.hour()) {
+                let hour = of_hour[0].0.hour();
+                let mut counts = self.catalog.due_hour(*partition, namespace, hour)?;
+                for (minute, by) in of_hour {
+                    counts.add(**minute, **by);
+                }
+                batch.due_hour(*partition, namespace, hour, &counts);
+            }
         }
         Ok(())
     }

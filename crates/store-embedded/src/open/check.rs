@@ -13,20 +13,20 @@ use std::sync::Arc;
 use bytes::Bytes;
 use punctual_core::{FireId, PartitionId, Task, TaskId, TaskState};
 use punctual_journal::ReplayError;
-use punctual_store::Position;
 use punctual_store::codec::{read_letter, read_record, read_summary};
+use punctual_store::{DueMinute, LetterGroups, Position};
 
 use crate::catalog::Catalog;
 use crate::fault::{ReadContext, StorageFault};
 use crate::fire_index::{FireIndex, IndexCursor};
 use crate::key::EntryKey;
 use crate::open::check::listing::{CountsByNamespace, RECORDS_PER_SAMPLE, fire_of};
+use crate::open::count::CountedPartition;
 use crate::open::directory::{Directory, EmbeddedOpenError};
 use crate::open::restore;
 use crate::options::EmbeddedOptions;
-use crate::read::fetch::{FetchPart, LiveTask};
+use crate::read::fetch::FetchPart;
 use crate::read::list::end_of;
-use crate::read::load::Postponed;
 use crate::run::{RunFiles, SortedRun};
 use crate::state::history::HistoryRun;
 use crate::state::order::ListedKind;
@@ -247,34 +247,15 @@ impl StoreCore {
         live: &mut CountsByNamespace,
         report: &mut CheckReport,
     ) -> Result<(), StorageFault> {
-        let mut after = EntryKey::after(partition, Position::START);
-        let end = end_of(partition, punctual_core::Timestamp::MAX);
-        let mut loading = None;
-        loop {
-            let loaded =
-                self.load_range(&mut loading, (after, end), CHECK_CHUNK, Postponed::Skip)?;
-            for entry in &loaded.live {
-                let task = self.task(entry.key, &entry.body, entry.moved)?;
-                counts_of(live, &task).add(task.state);
-            }
-            if loaded.complete {
-                break;
-            }
-            after = loaded.covered;
-            // The position is not needed again: a check reads every entry once.
-            loading = None;
-        }
-        let relocated = self.postponed_of(partition)?;
-        let ids: Vec<TaskId> = relocated.iter().map(|(id, _)| *id).collect();
-        for found in self.fetch(partition, &ids, FetchPart::Bodies)?.into_iter().flatten() {
-            if let LiveTask::Scheduled { key, body, .. } = found {
-                let task = self.task(key, &body, None)?;
-                counts_of(live, &task).add(task.state);
-            }
-        }
+        let mut counted = CountedPartition::default();
+        let relocated = self.each_scheduled(partition, |task| {
+            counts_of(live, task).add(task.state);
+            counted.add(task);
+        })?;
         let paused = self.all_paused(partition)?;
         for task in &paused {
             counts_of(live, task).add(task.state);
+            counted.add(task);
         }
         let paused = paused.iter().map(|task| EntryKey::new(task.fire_at, task.id)).collect();
         let postponed =
@@ -284,11 +265,65 @@ impl StoreCore {
         for (_, letter) in self.all_letters(partition)? {
             let letter = read_letter(&letter, &self.interner).reading("dead letter")?;
             counts_of(live, &letter.task).dead_letters += 1;
+            counted.add_letter(&letter);
+        }
+        // A store of an earlier version is counted when it is opened.
+        if self.state()?.counted {
+            self.compare_counted(partition, counted, report)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Compares due counts, the index of series and groups of dead letters with what was found.
+    fn compare_counted(
+        &self,
+        partition: PartitionId,
+        found: CountedPartition,
+        report: &mut CheckReport,
+    ) -> Result<(), StorageFault> {
+        let stored = self.stored_counts(partition)?;
+        let mut problem = |what: String| report.problems.push(format!("{partition}, {what}"));
+        let mut names: BTreeSet<&String> = stored.due.keys().chain(found.due.keys()).collect();
+        for name in &names {
+            let [kept, counted] = [&stored, &found].map(|it| it.due.get(*name));
+            let minutes = |due: Option<&BTreeMap<DueMinute, i64>>| {
+                due.into_iter().flatten().filter(|(_, count)| **count != 0).count()
+            };
+            let different = kept.into_iter().flatten().find(|(minute, count)| {
+                counted.and_then(|due| due.get(minute)).copied().unwrap_or(0) != **count
+            });
+            if different.is_some() || minutes(kept) != minutes(counted) {
+                let at = different.map(|(minute, _)| minute.start().to_string());
+                problem(format!(
+                    "namespace {name}: stored counts of due tasks differ from what was found{}",
+                    at.map(|at| format!(" in the minute of {at}")).unwrap_or_default()
+                ));
+            }
+        }
+        let missing = found.series.difference(&stored.series).count();
+        let superfluous = stored.series.difference(&found.series).count();
+        if missing + superfluous > 0 {
+            problem(format!(
+                "{missing} series are not in the index of series, {superfluous} of its entries \
+                 lead to no series"
+            ));
+        }
+        names = stored.letter_groups.keys().chain(found.letter_groups.keys()).collect();
+        for name in names {
+            let [kept, counted] = [&stored, &found]
+                .map(|it| it.letter_groups.get(name).map_or(0, LetterGroups::letters));
+            if kept != counted {
+                problem(format!(
+                    "namespace {name}: groups of dead letters have {kept} letters, but {counted} \
+                     were found"
+                ));
+            }
         }
         Ok(())
     }
 
-    fn all_paused(&self, partition: PartitionId) -> Result<Vec<Task>, StorageFault> {
+    pub(super) fn all_paused(&self, partition: PartitionId) -> Result<Vec<Task>, StorageFault> {
         let mut rows = BTreeMap::new();
         for (id, paused) in self.state()?.paused.iter() {
             if id.partition() == partition {

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use punctual_core::{DeadLetter, FireId, Namespace, PartitionId, Timestamp};
+use punctual_core::{DeadLetter, FireId, LetterGroup, Namespace, PartitionId, Timestamp};
 use punctual_store::codec::read_letter;
 use punctual_store::{Page, Retention};
 
@@ -165,18 +165,18 @@ impl StoreCore {
         letter.map(|letter| read_letter(&letter, &self.interner).reading("dead letter")).transpose()
     }
 
-    /// Dead letters that are past their retention, with their namespaces.
+    /// Dead letters that are past their retention, with their namespaces and groups.
     pub(crate) fn letters_past(
         &self,
         partition: PartitionId,
         retention: Retention,
         now: Timestamp,
-    ) -> Result<Vec<(FireId, Namespace)>, StorageFault> {
+    ) -> Result<Vec<(FireId, Namespace, LetterGroup)>, StorageFault> {
         let mut past = Vec::new();
         self.each_letter(partition, |fire_id, letter| {
             let letter = read_letter(&letter, &self.interner).reading("dead letter")?;
             if now.since(letter.died_at) >= retention.dead_age {
-                past.push((fire_id, letter.task.definition.namespace.clone()));
+                past.push((fire_id, letter.task.definition.namespace.clone(), letter.group()));
             }
             Ok(())
         })?;

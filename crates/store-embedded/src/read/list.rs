@@ -5,12 +5,13 @@
 //! tasks there are. What one page examines is bounded: a filter that matches hardly anything gives
 //! short pages, not long waits.
 //! With a key prefix the page is built from the names with that prefix, unless there are very many.
+//! If only series are wanted, it is built from their index (`due`).
 //! `load` is for what is due.
 
 use std::sync::atomic::Ordering;
 
 use punctual_core::{Epoch, PartitionId, Sequence, Task, TaskId, TaskState, Timestamp};
-use punctual_store::{Filter, Page, Position};
+use punctual_store::{Filter, KindFilter, Page, Position};
 
 use crate::fault::{ReadContext, StorageFault};
 use crate::key::EntryKey;
@@ -22,10 +23,10 @@ use crate::state::order::{ListedKind, OrderKey, paused_key, postponed_key};
 use crate::store_core::StoreCore;
 
 /// What one page examines, at most, apart from its last step: about ten milliseconds.
-const EXAMINED_MAX: usize = 16_384;
+pub(super) const EXAMINED_MAX: usize = 16_384;
 /// What one step examines of each kind: first what the page needs, then twice as much each time,
 /// within these limits.
-const STEP: std::ops::RangeInclusive<usize> = 32..=1024;
+pub(super) const STEP: std::ops::RangeInclusive<usize> = 32..=1024;
 /// Up to so many names with a prefix, a page is built from names. With more, enough of what is due
 /// next has the prefix.
 const NAMES_MAX: usize = 8192;
@@ -79,6 +80,10 @@ impl StoreCore {
             && let Some(names) = self.names_of_prefix(range.0.partition, filter)?
         {
             return self.list_by_name(filter, range, limit, &names);
+        }
+        if filter.kind.is_some_and(KindFilter::selects_series) {
+            let partition = range.0.partition;
+            return self.list_series(partition, filter, range.0.position(), limit);
         }
         self.list_by_time(filter, range, limit)
     }
@@ -265,7 +270,7 @@ impl StoreCore {
 }
 
 /// Adds the tasks that match to a page, and returns where the next page begins if it is full.
-fn fill(
+pub(super) fn fill(
     items: &mut Vec<Task>,
     limit: usize,
     filter: &Filter,

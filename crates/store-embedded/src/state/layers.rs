@@ -38,6 +38,10 @@ impl Hasher for IdHash {
         }
     }
 
+    fn write_u32(&mut self, word: u32) {
+        self.write_u64(u64::from(word));
+    }
+
     fn write_u64(&mut self, word: u64) {
         let product = u128::from(self.0 ^ word) * 0x9e37_79b9_7f4a_7c15;
         self.0 = fold(product);

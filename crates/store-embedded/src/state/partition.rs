@@ -1,12 +1,13 @@
 //! The part of the state that belongs to one partition: its last batch, how far its owner has
-//! loaded, and its counts.
+//! loaded, its counts, and the groups of its dead letters.
 
 use std::collections::{BTreeMap, HashSet};
 
-use punctual_core::{Namespace, PartitionId, TaskId};
-use punctual_store::{BatchNo, Counts, StoreError};
+use punctual_core::{FireId, LetterGroup, Namespace, PartitionId, TaskId, Timestamp};
+use punctual_store::{BatchNo, Counts, DueMinute, LetterGroups, StoreError};
 
 use crate::key::EntryKey;
+use crate::state::due::DueChanges;
 use crate::state::layers::IdHash;
 
 /// What is in memory about one partition.
@@ -22,12 +23,22 @@ pub(crate) struct PartitionState {
     pub(crate) version: u64,
     /// In the order in which namespaces are listed.
     pub(crate) counts: BTreeMap<String, NamespaceCounts>,
+    pub(crate) letter_groups: BTreeMap<String, NamespaceGroups>,
 }
 
-/// Counts of a namespace, and whether they changed since the last checkpoint.
-#[derive(Debug, Clone, Copy, Default)]
+/// Counts of a namespace, whether they changed since the last checkpoint, and what changed in its
+/// due counts.
+#[derive(Debug, Default)]
 pub(crate) struct NamespaceCounts {
     pub(crate) counts: Counts,
+    pub(crate) changed: bool,
+    pub(crate) due: DueChanges,
+}
+
+/// Groups of dead letters of a namespace, and whether they changed since the last checkpoint.
+#[derive(Debug, Default)]
+pub(crate) struct NamespaceGroups {
+    pub(crate) groups: LetterGroups,
     pub(crate) changed: bool,
 }
 
@@ -39,6 +50,7 @@ impl PartitionState {
             passed: HashSet::default(),
             version: 0,
             counts: BTreeMap::new(),
+            letter_groups: BTreeMap::new(),
         }
     }
 
@@ -48,6 +60,37 @@ impl PartitionState {
             let tally = self.counts.entry(namespace).or_default();
             tally.counts.add(moved);
             tally.changed = true;
+        }
+    }
+
+    /// Adds the changes of due counts of a commit.
+    pub(super) fn count_due(&mut self, due: Vec<(String, Vec<(DueMinute, i64)>)>) {
+        for (namespace, minutes) in due {
+            let tally = self.counts.entry(namespace).or_default();
+            for (minute, by) in minutes {
+                tally.due.add(minute, by);
+            }
+        }
+    }
+
+    /// Counts a dead letter in its group.
+    pub(super) fn add_letter(
+        &mut self,
+        namespace: String,
+        group: LetterGroup,
+        died_at: Timestamp,
+        fire_id: FireId,
+    ) {
+        let row = self.letter_groups.entry(namespace).or_default();
+        row.groups.add(group, died_at, fire_id);
+        row.changed = true;
+    }
+
+    /// Takes a dead letter from its group.
+    pub(super) fn remove_letter(&mut self, namespace: &str, group: &LetterGroup, fire_id: FireId) {
+        if let Some(row) = self.letter_groups.get_mut(namespace) {
+            row.groups.remove(group, fire_id);
+            row.changed = true;
         }
     }
 }

@@ -7,12 +7,14 @@
 //! are written to a run.
 
 use bytes::Bytes;
-use punctual_core::{FireId, FireRecord, Lease, PartitionId, Task, TaskId, Timestamp};
-use punctual_store::codec::{
-    CodecError, Reader, put_body, put_bytes, put_fire_id, put_letter, put_record, put_task_id,
-    put_timestamp, put_varint,
+use punctual_core::{
+    DeadLetter, FireId, FireRecord, Lease, LetterGroup, PartitionId, Task, TaskId, Timestamp,
 };
-use punctual_store::{BatchNo, Counts};
+use punctual_store::codec::{
+    CodecError, Reader, put_body, put_bytes, put_fire_id, put_letter, put_record, put_signed,
+    put_task_id, put_timestamp, put_varint,
+};
+use punctual_store::{BatchNo, Counts, DueMinute};
 
 use crate::catalog::{put_counts, put_lease, read_counts, read_lease};
 use crate::state::relocation::Moved;
@@ -21,6 +23,10 @@ const BATCH: u8 = 1;
 const LEASE: u8 = 2;
 const SWEEP: u8 = 3;
 const EMPTY: u8 = 4;
+/// As `BATCH`, with changes of due counts.
+const BATCH_DUE: u8 = 5;
+/// As `SWEEP`, with the groups of the letters.
+const SWEEP_GROUPS: u8 = 6;
 
 const FILE: u8 = 1;
 const FILE_NEW: u8 = 2;
@@ -31,6 +37,9 @@ const LETTER: u8 = 6;
 const FORGET: u8 = 7;
 /// As `POSTPONE`, with the time of the touch.
 const TOUCH: u8 = 8;
+const SERIES: u8 = 9;
+const JOIN_GROUP: u8 = 10;
+const LEAVE_GROUP: u8 = 11;
 
 /// One change of the state. A `Change` of the contract is one or several of these.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -63,7 +72,32 @@ pub(crate) enum CommitStep {
     DeleteLetter {
         fire_id: FireId,
     },
+    /// A letter counts in a group from now on.
+    JoinGroup {
+        fire_id: FireId,
+        namespace: String,
+        group: LetterGroup,
+        died_at: Timestamp,
+    },
+    /// A letter no longer counts in a group.
+    LeaveGroup {
+        fire_id: FireId,
+        namespace: String,
+        group: LetterGroup,
+    },
+    /// A series is listed at another time, from now on or no longer.
+    Series {
+        id: TaskId,
+        namespace: String,
+        was: Option<Timestamp>,
+        now: Option<Timestamp>,
+    },
 }
+
+/// Changes of due counts of one namespace, in the order of minutes.
+pub(crate) type DueOfNamespace<N> = (N, Vec<(DueMinute, i64)>);
+/// A letter that leaves its group.
+pub(crate) type GroupedLetter<N> = (FireId, N, LetterGroup);
 
 /// A commit that was read.
 #[derive(Debug)]
@@ -72,6 +106,7 @@ pub(crate) enum Commit {
         partition: PartitionId,
         number: BatchNo,
         counts: Vec<(String, Counts)>,
+        due: Vec<DueOfNamespace<String>>,
         steps: Vec<CommitStep>,
     },
     Lease {
@@ -84,6 +119,7 @@ pub(crate) enum Commit {
         partition: PartitionId,
         counts: Vec<(String, Counts)>,
         forgotten: Vec<FireId>,
+        groups: Vec<GroupedLetter<String>>,
         now: Timestamp,
     },
     /// Changes nothing; used to wait for earlier commits.
@@ -101,14 +137,49 @@ impl CommitWriter {
         partition: PartitionId,
         number: BatchNo,
         counts: &[(&str, Counts)],
+        due: &[DueOfNamespace<&str>],
         bytes_expected: usize,
     ) -> Self {
         let mut out = Vec::with_capacity(bytes_expected);
-        out.push(BATCH);
+        out.push(if due.is_empty() { BATCH } else { BATCH_DUE });
         put_varint(&mut out, u64::from(partition.get()));
         put_varint(&mut out, number.get());
         put_all_counts(&mut out, counts);
+        if !due.is_empty() {
+            put_due(&mut out, due);
+        }
         Self { out }
+    }
+
+    pub(crate) fn series(
+        &mut self,
+        id: TaskId,
+        namespace: &str,
+        was: Option<Timestamp>,
+        now: Option<Timestamp>,
+    ) {
+        if was == now {
+            return;
+        }
+        self.out.push(SERIES);
+        put_task_id(&mut self.out, id);
+        put_bytes(&mut self.out, namespace.as_bytes());
+        self.out.push(u8::from(was.is_some()) | u8::from(now.is_some()) << 1);
+        for at in [was, now].into_iter().flatten() {
+            put_timestamp(&mut self.out, at);
+        }
+    }
+
+    pub(crate) fn join_group(&mut self, letter: &DeadLetter, group: &LetterGroup) {
+        self.out.push(JOIN_GROUP);
+        let namespace = letter.task.definition.namespace.as_str();
+        put_group(&mut self.out, letter.fire_id(), namespace, group);
+        put_timestamp(&mut self.out, letter.died_at);
+    }
+
+    pub(crate) fn leave_group(&mut self, fire_id: FireId, namespace: &str, group: &LetterGroup) {
+        self.out.push(LEAVE_GROUP);
+        put_group(&mut self.out, fire_id, namespace, group);
     }
 
     pub(crate) fn file(&mut self, task: &Task) {
@@ -153,7 +224,7 @@ impl CommitWriter {
         self.sized(|out| put_record(out, record));
     }
 
-    pub(crate) fn letter(&mut self, letter: &punctual_core::DeadLetter) {
+    pub(crate) fn letter(&mut self, letter: &DeadLetter) {
         self.out.push(LETTER);
         put_fire_id(&mut self.out, letter.fire_id());
         self.sized(|out| put_letter(out, letter));
@@ -182,9 +253,10 @@ pub(crate) fn sweep_commit(
     partition: PartitionId,
     counts: &[(&str, Counts)],
     forgotten: &[FireId],
+    groups: &[GroupedLetter<&str>],
     now: Timestamp,
 ) -> Bytes {
-    let mut out = vec![SWEEP];
+    let mut out = vec![if groups.is_empty() { SWEEP } else { SWEEP_GROUPS }];
     put_varint(&mut out, u64::from(partition.get()));
     put_timestamp(&mut out, now);
 
@@ -192,6 +264,12 @@ pub(crate) fn sweep_commit(
     put_varint(&mut out, forgotten.len() as u64);
     for fire_id in forgotten {
         put_fire_id(&mut out, *fire_id);
+    }
+    if !groups.is_empty() {
+        put_varint(&mut out, groups.len() as u64);
+        for (fire_id, namespace, group) in groups {
+            put_group(&mut out, *fire_id, namespace, group);
+        }
     }
     out.into()
 }
@@ -209,24 +287,49 @@ fn put_all_counts(out: &mut Vec<u8>, counts: &[(&str, Counts)]) {
     }
 }
 
+fn put_due(out: &mut Vec<u8>, due: &[DueOfNamespace<&str>]) {
+    put_varint(out, due.len() as u64);
+    for (namespace, minutes) in due {
+        put_bytes(out, namespace.as_bytes());
+        put_varint(out, minutes.len() as u64);
+        let mut last = 0;
+        for (minute, by) in minutes {
+            put_varint(out, u64::from(minute.get().wrapping_sub(last)));
+            put_signed(out, *by);
+            last = minute.get();
+        }
+    }
+}
+
+fn put_group(out: &mut Vec<u8>, fire_id: FireId, namespace: &str, group: &LetterGroup) {
+    put_fire_id(out, fire_id);
+    for text in [namespace, &group.reason, &group.target] {
+        put_bytes(out, text.as_bytes());
+    }
+}
+
 impl Commit {
     /// Decodes a commit.
     pub(crate) fn read(bytes: &Bytes) -> Result<Self, CodecError> {
         let mut reader = Reader::new(bytes);
         match reader.byte()? {
-            BATCH => {
+            tag @ (BATCH | BATCH_DUE) => {
                 let partition = read_partition(&mut reader)?;
                 let number = BatchNo::new(reader.varint()?);
                 let counts = read_all_counts(&mut reader)?;
+                let due = match tag {
+                    BATCH_DUE => read_due(&mut reader)?,
+                    _ => Vec::new(),
+                };
                 let steps = read_steps(bytes, &mut reader)?;
-                Ok(Self::Batch { partition, number, counts, steps })
+                Ok(Self::Batch { partition, number, counts, due, steps })
             }
             LEASE => Ok(Self::Lease {
                 acquired: reader.byte()? != 0,
                 now: reader.timestamp()?,
                 lease: read_lease(&mut reader)?,
             }),
-            SWEEP => {
+            tag @ (SWEEP | SWEEP_GROUPS) => {
                 let partition = read_partition(&mut reader)?;
                 let now = reader.timestamp()?;
 
@@ -235,7 +338,13 @@ impl Commit {
                 for _ in 0..reader.varint()? {
                     forgotten.push(reader.fire_id()?);
                 }
-                Ok(Self::Sweep { partition, counts, forgotten, now })
+                let mut groups = Vec::new();
+                if tag == SWEEP_GROUPS {
+                    for _ in 0..reader.varint()? {
+                        groups.push(read_group(&mut reader)?);
+                    }
+                }
+                Ok(Self::Sweep { partition, counts, forgotten, groups, now })
             }
             EMPTY => Ok(Self::Empty),
             _ => Err(CodecError::Invalid("commit")),
@@ -268,10 +377,46 @@ fn read_steps(bytes: &Bytes, reader: &mut Reader<'_>) -> Result<Vec<CommitStep>,
                 letter: read_sized(bytes, reader)?,
             },
             FORGET => CommitStep::DeleteLetter { fire_id: reader.fire_id()? },
+            SERIES => read_series(reader)?,
+            JOIN_GROUP => {
+                let (fire_id, namespace, group) = read_group(reader)?;
+                CommitStep::JoinGroup { fire_id, namespace, group, died_at: reader.timestamp()? }
+            }
+            LEAVE_GROUP => {
+                let (fire_id, namespace, group) = read_group(reader)?;
+                CommitStep::LeaveGroup { fire_id, namespace, group }
+            }
             _ => return Err(CodecError::Invalid("step")),
         });
     }
     Ok(steps)
+}
+
+fn read_series(reader: &mut Reader<'_>) -> Result<CommitStep, CodecError> {
+    let (id, namespace, bits) = (reader.task_id()?, reader.text()?.to_owned(), reader.byte()?);
+    let mut time = |bit| (bits & bit != 0).then(|| reader.timestamp()).transpose();
+    Ok(CommitStep::Series { id, namespace, was: time(1)?, now: time(2)? })
+}
+
+fn read_group(reader: &mut Reader<'_>) -> Result<GroupedLetter<String>, CodecError> {
+    let fire_id = reader.fire_id()?;
+    let [namespace, reason, target] = [reader.text()?, reader.text()?, reader.text()?];
+    let group = LetterGroup { reason: reason.to_owned(), target: target.to_owned() };
+    Ok((fire_id, namespace.to_owned(), group))
+}
+
+fn read_due(reader: &mut Reader<'_>) -> Result<Vec<DueOfNamespace<String>>, CodecError> {
+    let mut due = Vec::new();
+    for _ in 0..reader.varint()? {
+        let namespace = reader.text()?.to_owned();
+        let (mut minutes, mut last) = (Vec::new(), 0u32);
+        for _ in 0..reader.varint()? {
+            last = last.wrapping_add(reader.small("minute")?);
+            minutes.push((DueMinute::new(last), reader.signed()?));
+        }
+        due.push((namespace, minutes));
+    }
+    Ok(due)
 }
 
 fn read_sized(commit: &Bytes, reader: &mut Reader<'_>) -> Result<Bytes, CodecError> {
@@ -298,8 +443,8 @@ mod tests {
     use std::sync::Arc;
 
     use punctual_core::{
-        BrokerId, DeadLetter, DeadReason, Due, Epoch, FireEnd, Namespace, NewTask, Payload, Queue,
-        Schedule, Seat, Sequence, Target, TaskKey, Version,
+        BrokerId, DeadReason, Due, Epoch, FireEnd, Namespace, NewTask, Payload, Queue, Schedule,
+        Seat, Sequence, Target, TaskKey, Version,
     };
     use punctual_store::codec::{Interner, read_body, read_letter, read_record};
 
@@ -337,7 +482,7 @@ mod tests {
         let record = FireRecord::of(&task, FireEnd::Done, NOW);
         let letter = DeadLetter { task: task.clone(), died_at: NOW, reason: DeadReason::Exhausted };
         let number = BatchNo::new(777);
-        let mut commit = CommitWriter::batch(partition(), number, &[("shop", counts())], 0);
+        let mut commit = CommitWriter::batch(partition(), number, &[("shop", counts())], &[], 0);
         commit.file_new(&task);
         commit.file(&task);
         let moved = Moved {
@@ -353,7 +498,7 @@ mod tests {
         let golden = Bytes::from(assert_golden("commit_batch", &commit.finish()));
 
         let read = Commit::read(&golden).expect("a commit");
-        let Commit::Batch { partition: of, number: no, counts: counted, steps } = read else {
+        let Commit::Batch { partition: of, number: no, counts: counted, steps, .. } = read else {
             panic!("{read:?}");
         };
         assert_eq!((of, no, counted), (partition(), number, vec![("shop".to_owned(), counts())]));
@@ -376,11 +521,45 @@ mod tests {
     }
 
     #[test]
+    fn due_counts_series_and_groups_have_their_bytes() {
+        let (task, fire_id) = (task(), task().fire().id);
+        let letter = DeadLetter { task: task.clone(), died_at: NOW, reason: DeadReason::Expired };
+        let group = letter.group();
+        let minute = DueMinute::of(NOW);
+        let later = DueMinute::new(minute.get() + 300);
+        let due = [("shop", vec![(minute, 2), (later, -1)]), ("other", vec![(minute, 1)])];
+        let mut commit = CommitWriter::batch(partition(), BatchNo::new(777), &[], &due, 0);
+        let (was, now) = (Some(NOW), Some(later.start()));
+        commit.series(task.id, "shop", was, now);
+        commit.series(task.id, "shop", None, now);
+        commit.series(task.id, "shop", now, now);
+        commit.join_group(&letter, &group);
+        commit.leave_group(fire_id, "shop", &group);
+        let golden = Bytes::from(assert_golden("commit_batch_due", &commit.finish()));
+        let Ok(Commit::Batch { due: read, steps, .. }) = Commit::read(&golden) else {
+            panic!("a batch")
+        };
+        assert_eq!(read, due.map(|(name, minutes)| (name.to_owned(), minutes)));
+        let (id, namespace) = (task.id, "shop".to_owned());
+        let of = || (namespace.clone(), group.clone());
+        let series = |was| CommitStep::Series { id, namespace: namespace.clone(), was, now };
+        let join =
+            CommitStep::JoinGroup { fire_id, namespace: of().0, group: of().1, died_at: NOW };
+        let leave = CommitStep::LeaveGroup { fire_id, namespace: of().0, group: of().1 };
+        assert_eq!(steps, [series(was), series(None), join, leave]);
+
+        let sweep = sweep_commit(partition(), &[], &[fire_id], &[(fire_id, "shop", of().1)], NOW);
+        let golden = Bytes::from(assert_golden("commit_sweep_groups", &sweep));
+        let Ok(Commit::Sweep { groups, .. }) = Commit::read(&golden) else { panic!("a sweep") };
+        assert_eq!(groups, [(fire_id, of().0, of().1)]);
+    }
+
+    #[test]
     fn a_touch_takes_three_bytes_more_than_a_postponement_without_a_time() {
         let fire_at = Timestamp::from_millis(1_900_000_000_000);
         let at = |updated_at| Moved { fire_at, version: Version::new(9), updated_at };
         let bytes = |moved| {
-            let mut commit = CommitWriter::batch(partition(), BatchNo::new(777), &[], 0);
+            let mut commit = CommitWriter::batch(partition(), BatchNo::new(777), &[], &[], 0);
             commit.postpone(task().id, moved);
             commit.finish()
         };
@@ -412,10 +591,10 @@ mod tests {
     #[test]
     fn a_sweep_and_an_empty_commit_have_the_bytes_of_format_2() {
         let fires = [task().fire().id];
-        let sweep = sweep_commit(partition(), &[("shop", counts())], &fires, NOW);
+        let sweep = sweep_commit(partition(), &[("shop", counts())], &fires, &[], NOW);
         let golden = Bytes::from(assert_golden("commit_sweep", &sweep));
         let read = Commit::read(&golden).expect("a commit");
-        let Commit::Sweep { partition: of, counts: moved, forgotten, now } = read else {
+        let Commit::Sweep { partition: of, counts: moved, forgotten, now, .. } = read else {
             panic!("{read:?}");
         };
         assert_eq!((of, moved), (partition(), vec![("shop".to_owned(), counts())]));

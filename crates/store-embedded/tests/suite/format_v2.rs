@@ -124,7 +124,7 @@ fn change(task: &mut Task, number: u64) -> Option<Change> {
         6 => {
             let reason = DeadReason::Exhausted;
             let letter = DeadLetter { task: task.clone(), died_at: at(2), reason };
-            Some(Change::Dead { letter, next: None, was: Prior::of(&task) })
+            Some(Change::Dead { letter, next: None, was: Prior::of(task) })
         }
         7 => Some(settle(task, FireEnd::Cancelled, None)),
         _ => None,

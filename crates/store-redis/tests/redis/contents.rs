@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use punctual_core::{FireEnd, FireRecord, Seat, TaskState};
+use punctual_core::{FireEnd, FireRecord, Seat};
 use punctual_store::conformance::fixtures::{at, die, next_fire, settle, shop};
 use punctual_store::{
     Change, Filter, Head, LeaseStore, Position, Prior, Retention, StoreError, Swept, TaskStore,

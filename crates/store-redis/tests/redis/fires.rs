@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use punctual_core::{
     DeadReason, EndKind, FireEnd, FireId, FireRecord, Namespace, PartitionId, Seat, SkipReason,
-    Skipped, Task, TaskState, Timestamp,
+    Skipped, Task, Timestamp,
 };
 use punctual_store::conformance::fixtures::{
     NOW, TTL, at, broker, die, epoch, id, key, namespace, settle, shop, task,

@@ -13,7 +13,7 @@ use punctual_core::{
 use super::fixtures::{self, NOW, TTL, TaskBuilder, broker, shop};
 use crate::change::{Batch, BatchNo, Change};
 use crate::counts::{CountedNamespace, Counts};
-use crate::due::DueSteps;
+use crate::due::{DueCounts, DueSteps};
 use crate::error::StoreError;
 use crate::lease_store::LeaseStore;
 use crate::letter_groups::{CountedGroup, GroupLetters};
@@ -290,7 +290,9 @@ impl<'a, S: TaskStore + LeaseStore> TestOwner<'a, S> {
     /// Returns the due counts of a namespace.
     pub async fn due_counts_of(&self, namespace: &Namespace, steps: &DueSteps) -> Vec<i64> {
         let counts = self.store.due_counts(self.state.partition, namespace, steps).await;
-        counts.expect("reads need no lease")
+        let DueCounts { tasks, until } = counts.expect("reads need no lease");
+        assert_eq!(until, None, "all of so few tasks are counted");
+        tasks
     }
 
     /// Returns the groups of the dead letters of a namespace.

@@ -18,7 +18,7 @@ use crate::api::dead_letters::{
 use crate::api::explain_task::explain_task;
 use crate::api::find_task::find;
 use crate::api::fire_pages::{after_fire, fire_page, parse_cursor};
-use crate::api::http::forecast::{FireForecast, expected_fires};
+use crate::api::http::forecast::{FireForecast, ForecastSpan, expected_fires};
 use crate::api::http::page_cursor;
 use crate::api::queue_list::{QueueSummary, list_queues, list_workers};
 use crate::api::task_pages::{LetterFilter, dead_letter_page};
@@ -267,7 +267,9 @@ pub(super) async fn forecast(
     request: v1::ForecastRequest,
 ) -> Result<v1::ForecastResponse, Status> {
     let (ahead, step) = (convert::given(request.for_ms), convert::given(request.step_ms));
-    let forecast = expected_fires(broker, namespace, ahead, step).await.map_err(refused)?;
+    let at = request.at_ms.map(Timestamp::from_millis);
+    let span = ForecastSpan { at, ahead, step };
+    let forecast = expected_fires(broker, namespace, span).await.map_err(refused)?;
     let FireForecast { from, step, fires, until } = forecast;
     Ok(v1::ForecastResponse {
         from_ms: from.as_millis(),

@@ -2,8 +2,10 @@
 //!
 //! It counts the next fire of every task by its `fire_at`, and the later fires of cron and interval
 //! tasks by their nominal times. Policies may skip some of these; missed fires count as one.
-//! At most [`TASKS_MAX`] tasks, shared by all partitions, and [`CRON_TIMES_MAX`] times of cron
-//! expressions are counted. Beyond that the response says up to when it is complete.
+//! With steps of whole minutes, `once` tasks and watches are taken from the counts of the store, so
+//! that their number does not matter, and only series are read. Shorter steps read all tasks. At
+//! most [`TASKS_MAX`] tasks, shared by all partitions, are read, and [`CRON_TIMES_MAX`] times of
+//! cron expressions are computed. Beyond that the response says up to when it is complete.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
@@ -15,7 +17,9 @@ use punctual_core::{
     Clock as _, Invalid, MISFIRE_AFTER, Namespace, PartitionId, Schedule, Task, TaskState,
     Timestamp, format_duration,
 };
-use punctual_store::{Filter, Position, StoreError, TaskStore as _};
+use punctual_store::{
+    DueMinute, DueSteps, Filter, KindFilter, Position, StoreError, TaskStore as _,
+};
 use serde::Serialize;
 use tokio::task::JoinSet;
 use utoipa::ToSchema;
@@ -26,7 +30,7 @@ use crate::broker::Broker;
 use crate::problem::Problem;
 use crate::schema::{documented, duration};
 use crate::store::Store;
-use crate::task_form::{InstantText, parse_duration_field};
+use crate::task_form::{InstantText, TimeValue, parse_duration_field, parse_time_field};
 
 /// Tasks that are read for one response: about a second.
 const TASKS_MAX: usize = 100_000;
@@ -35,6 +39,9 @@ const TASKS_MAX: usize = 100_000;
 const CRON_TIMES_MAX: usize = 1_000_000;
 /// Tasks in one read.
 const PAGE: usize = 1000;
+/// Reads for one response, shared by all partitions: a store that has no index of series returns
+/// short pages.
+const PAGES_MAX: usize = 256;
 /// Partitions that are read at the same time.
 const READS_MAX: usize = 8;
 /// Steps in one response.
@@ -44,12 +51,13 @@ const AHEAD_MAX: Duration = Duration::from_secs(366 * 86_400);
 const AHEAD_DEFAULT: Duration = Duration::from_secs(86_400);
 const STEP_DEFAULT: Duration = Duration::from_secs(3600);
 const STEP_MIN: Duration = Duration::from_secs(1);
+const MINUTE: Duration = Duration::from_secs(60);
 
 /// Expected fires per step.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Forecast)]
 struct ForecastAnswer {
-    /// When the first step begins: now.
+    /// When the first step begins: at a whole minute, if steps are that long.
     #[schema(value_type = InstantText)]
     from: String,
     /// The length of a step.
@@ -61,7 +69,7 @@ struct ForecastAnswer {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<InstantText>)]
     complete_until: Option<String>,
-    /// The steps in order. Overdue fires are in the first.
+    /// The steps in order. Overdue fires are in the first, if it begins now or earlier.
     steps: Vec<ForecastStep>,
 }
 
@@ -85,14 +93,17 @@ documented!(
 
 /// Forecast fires
 ///
-/// Counts the fires that are expected in each step of time from now on.
+/// Counts the fires that are expected in each step of time. Steps of a minute or longer begin at
+/// whole minutes.
 #[utoipa::path(
     get, path = "/v1/{namespace}/forecast", tag = "statistics",
     params(
         ("for" = inline(Option<ForecastLength>), Query, description =
             "How far ahead. Default: a day."),
         ("step" = inline(Option<ForecastLength>), Query, description =
-            "The length of a step. The number of steps is limited. Default: an hour."),
+            "The length of a step: whole minutes, or less than one. At most 1,000. Default: 1h."),
+        ("at" = inline(Option<TimeValue>), Query, description =
+            "When the first step begins. Default: now."),
     ),
     responses((status = 200, description = "The steps.", body = ForecastAnswer))
 )]
@@ -103,9 +114,11 @@ pub(crate) async fn forecast(
 ) -> ApiResult {
     let ahead = params.take("for")?.map(|text| parse_duration_field("for", &text)).transpose()?;
     let step = params.take("step")?.map(|text| parse_duration_field("step", &text)).transpose()?;
+    let at = params.take("at")?.map(|text| parse_time_field("at", &text)).transpose()?;
     params.end()?;
+    let span = ForecastSpan { at, ahead, step };
     let FireForecast { from, step, fires, until } =
-        expected_fires(&broker, namespace, ahead, step).await?;
+        expected_fires(&broker, namespace, span).await?;
     let steps = fires.iter().zip(0u32..).map(|(fires, number)| ForecastStep {
         from: from.after(step.saturating_mul(number)).to_string(),
         fires: *fires,
@@ -119,6 +132,16 @@ pub(crate) async fn forecast(
     })
 }
 
+/// The span that a caller wants, as far as it was given.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ForecastSpan {
+    /// When the first step begins.
+    pub(crate) at: Option<Timestamp>,
+    /// How long all steps are together.
+    pub(crate) ahead: Option<Duration>,
+    pub(crate) step: Option<Duration>,
+}
+
 /// How many fires are expected in each step.
 #[derive(Debug)]
 pub(crate) struct FireForecast {
@@ -130,27 +153,25 @@ pub(crate) struct FireForecast {
     pub(crate) until: Option<Timestamp>,
 }
 
-/// Counts the fires that are expected from now on.
+/// Counts the fires that are expected in a span.
 pub(crate) async fn expected_fires(
     broker: &Broker,
     namespace: Namespace,
-    ahead: Option<Duration>,
-    step: Option<Duration>,
+    span: ForecastSpan,
 ) -> Result<FireForecast, Problem> {
-    let ahead = check_length("for", ahead.unwrap_or(AHEAD_DEFAULT))?;
-    let step = check_length("step", step.unwrap_or(STEP_DEFAULT))?;
-    if ahead.as_millis().div_ceil(step.as_millis()) > STEPS_MAX {
-        let problem = format!("must be long enough for at most {STEPS_MAX} steps");
-        return Err(Invalid::new("step", problem).into());
-    }
+    let now = broker.clock.now();
+    let steps = TimeSteps::new(span, now)?;
     let permit = broker.limits.reads.acquire(&namespace).await?;
-    let from = broker.clock.now();
     let mut filter = Filter::all(namespace);
     filter.state = Some(TaskState::Scheduled);
-    filter.to = from.after(ahead);
-    let due = find_all(broker, &filter, from).await?;
+    filter.to = steps.to;
+    let minutes = steps.minutes();
+    if minutes.is_some() {
+        filter.kind = Some(KindFilter::Series);
+    }
+    let due = find_all(broker, &filter, minutes, now).await?;
     let counting = move || {
-        let mut counts = FireCounts::new(from, filter.to, step);
+        let mut counts = FireCounts::new(steps);
         counts.count(due);
         // Here, because counting does not end when the caller disconnects.
         drop(permit);
@@ -159,8 +180,94 @@ pub(crate) async fn expected_fires(
     // A million cron times would block the thread for other requests.
     let counts = tokio::task::spawn_blocking(counting).await;
     let counts = counts.map_err(|error| StoreError::Unavailable(error.into()))?;
-    let until = counts.until.map(|until| until.max(from));
-    Ok(FireForecast { from, step, fires: counts.fires, until })
+    let until = counts.until.map(|until| until.max(steps.from));
+    Ok(FireForecast { from: steps.from, step: steps.step, fires: counts.fires, until })
+}
+
+/// The steps of a forecast.
+#[derive(Debug, Clone, Copy)]
+struct TimeSteps {
+    from: Timestamp,
+    to: Timestamp,
+    step: Duration,
+    /// What becomes of fires that are due before the first step.
+    earlier: EarlierFires,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum EarlierFires {
+    /// They are overdue, and count in the first step.
+    InFirst,
+    /// The first step begins in the future.
+    LeftOut,
+}
+
+impl TimeSteps {
+    fn new(span: ForecastSpan, now: Timestamp) -> Result<Self, Invalid> {
+        let ahead = check_length("for", span.ahead.unwrap_or(AHEAD_DEFAULT))?;
+        let step = check_length("step", span.step.unwrap_or(STEP_DEFAULT))?;
+        if ahead.as_millis().div_ceil(step.as_millis()) > STEPS_MAX {
+            let problem = format!("must be long enough for at most {STEPS_MAX} steps");
+            return Err(Invalid::new("step", problem));
+        }
+        let at = span.at.unwrap_or(now);
+        if at > now.after(AHEAD_MAX) || now > at.after(AHEAD_MAX) {
+            let max = format_duration(AHEAD_MAX);
+            return Err(Invalid::new("at", format!("must be within {max} of now")));
+        }
+        let whole_minutes = step.as_millis().is_multiple_of(MINUTE.as_millis());
+        if step > MINUTE && !whole_minutes {
+            let problem = "must be a whole number of minutes, or less than one minute";
+            return Err(Invalid::new("step", problem));
+        }
+        let from = if whole_minutes { DueMinute::of(at).start() } else { at };
+        let earlier = if from <= now { EarlierFires::InFirst } else { EarlierFires::LeftOut };
+        Ok(Self { from, to: from.after(ahead), step, earlier })
+    }
+
+    /// The same steps for the counts of a store; `None` if they are shorter than a minute.
+    fn minutes(self) -> Option<DueSteps> {
+        let minutes = u32::try_from(self.step.as_secs() / MINUTE.as_secs()).ok()?;
+        let first = DueMinute::of(self.from).get();
+        let last_instant = self.to.after(MINUTE).millis_before(1);
+        let end = DueMinute::of(last_instant).get().max(first.saturating_add(1));
+        let step = usize::try_from(minutes).ok().filter(|step| *step > 0)?;
+        let mut bounds: Vec<DueMinute> = (first..end).step_by(step).map(DueMinute::new).collect();
+        bounds.push(DueMinute::new(end));
+        if self.earlier == EarlierFires::InFirst {
+            bounds[0] = DueMinute::FIRST;
+        }
+        DueSteps::new(bounds)
+    }
+
+    fn count(self) -> usize {
+        let length = self.to.as_millis().saturating_sub(self.from.as_millis());
+        usize::try_from(length.div_ceil(self.step_millis())).unwrap_or(1).max(1)
+    }
+
+    /// Leaves out the fires of a series before the first step, if that begins in the future. `None`
+    /// if no fire is left.
+    fn begun(self, fires: FutureFires) -> Option<FutureFires> {
+        if self.earlier == EarlierFires::InFirst || fires.first >= self.from {
+            return Some(fires);
+        }
+        let last = self.from.millis_before(1);
+        let schedule = &fires.schedule;
+        let first = match schedule {
+            Schedule::Every { .. } => schedule.last_until(fires.first, last, 1).pop(),
+            _ => Some(last),
+        };
+        let first = schedule.next_at(first?)?;
+        let left = match fires.left {
+            u32::MAX => u32::MAX,
+            left => left.saturating_sub(schedule.count_until(fires.first, last)),
+        };
+        (left > 0).then_some(FutureFires { schedule: fires.schedule, first, left })
+    }
+
+    fn step_millis(self) -> u64 {
+        u64::try_from(self.step.as_millis()).unwrap_or(u64::MAX).max(1)
+    }
 }
 
 fn check_length(name: &str, length: Duration) -> Result<Duration, Invalid> {
@@ -174,7 +281,9 @@ fn check_length(name: &str, length: Duration) -> Result<Duration, Invalid> {
 /// The fires to count.
 #[derive(Default)]
 struct DueFires {
-    /// Fires that the store has: the next one of each task, and overlapping ones.
+    /// Tasks that the store has counted, by step.
+    counts: Vec<i64>,
+    /// Fires of tasks that were read: the next one of each task, and overlapping ones.
     times: Vec<Timestamp>,
     /// The fires after those.
     series: Vec<FutureFires>,
@@ -190,10 +299,17 @@ struct FutureFires {
     left: u32,
 }
 
-/// Reads the tasks of all partitions.
-async fn find_all(broker: &Broker, filter: &Filter, from: Timestamp) -> Result<DueFires, Problem> {
+/// Reads the counts and the tasks of all partitions.
+async fn find_all(
+    broker: &Broker,
+    filter: &Filter,
+    steps: Option<DueSteps>,
+    now: Timestamp,
+) -> Result<DueFires, Problem> {
     let partitions = broker.owners.partitions();
-    let share = (TASKS_MAX / usize::from(partitions.count())).max(1);
+    let share = |all: usize| (all / usize::from(partitions.count())).max(1);
+    let bounds = ReadBounds { tasks: share(TASKS_MAX), pages: share(PAGES_MAX).max(2) };
+    let steps = steps.map(Arc::new);
     let mut all = DueFires::default();
     let mut waiting = partitions.iter();
     let mut reads = JoinSet::new();
@@ -202,49 +318,79 @@ async fn find_all(broker: &Broker, filter: &Filter, from: Timestamp) -> Result<D
             && let Some(partition) = waiting.next()
         {
             let (store, filter) = (Arc::clone(&broker.store), filter.clone());
-            reads.spawn(async move { find(&store, partition, &filter, share, from).await });
+            let steps = steps.clone();
+            reads.spawn(async move {
+                let mut due = find(&store, partition, &filter, bounds, now).await?;
+                if let Some(steps) = steps {
+                    let counts = store.due_counts(partition, &filter.namespace, &steps).await?;
+                    due.until = earliest(due.until, counts.until.map(DueMinute::start));
+                    due.counts = counts.tasks;
+                }
+                Ok::<_, StoreError>(due)
+            });
         }
         let Some(read) = reads.join_next().await else {
             return Ok(all);
         };
         let due = read.map_err(|error| StoreError::Unavailable(error.into()))??;
-        all.times.extend(due.times);
-        all.series.extend(due.series);
-        all.until = [all.until, due.until].into_iter().flatten().min();
+        all.add_all(due);
     }
 }
 
-/// Reads at most `share` tasks of a partition.
+/// What may be read of one partition.
+#[derive(Debug, Clone, Copy)]
+struct ReadBounds {
+    tasks: usize,
+    pages: usize,
+}
+
+fn earliest(one: Option<Timestamp>, other: Option<Timestamp>) -> Option<Timestamp> {
+    [one, other].into_iter().flatten().min()
+}
+
+/// Reads tasks of a partition, within bounds.
 async fn find(
     store: &Store,
     partition: PartitionId,
     filter: &Filter,
-    share: usize,
-    from: Timestamp,
+    bounds: ReadBounds,
+    now: Timestamp,
 ) -> Result<DueFires, StoreError> {
     let mut due = DueFires::default();
     let mut after = Position::START;
     let mut count = 0;
-    loop {
-        let limit = PAGE.min(share - count);
+    for read in 1.. {
+        let limit = PAGE.min(bounds.tasks - count);
         let page = store.list(partition, filter, after, limit).await?;
         count += page.items.len();
         for task in &page.items {
-            due.add(task, from);
+            due.add(task, now);
         }
         match page.next {
-            None => return Ok(due),
-            Some(next) if count >= share => {
+            None => break,
+            Some(next) if count >= bounds.tasks || read >= bounds.pages => {
                 due.until = Some(next.fire_at);
-                return Ok(due);
+                break;
             }
             Some(next) => after = next,
         }
     }
+    Ok(due)
 }
 
 impl DueFires {
-    fn add(&mut self, task: &Task, from: Timestamp) {
+    /// Adds the fires of another partition.
+    fn add_all(&mut self, others: Self) {
+        self.counts.resize(self.counts.len().max(others.counts.len()), 0);
+        for (sum, count) in self.counts.iter_mut().zip(others.counts) {
+            *sum += count;
+        }
+        self.times.extend(others.times);
+        self.series.extend(others.series);
+        self.until = earliest(self.until, others.until);
+    }
+
+    fn add(&mut self, task: &Task, now: Timestamp) {
         self.times.push(task.fire_at);
         self.times.extend(task.overlapping.iter().map(|overlapping| overlapping.fire_at));
         self.times.extend(task.resumes_at);
@@ -254,9 +400,9 @@ impl DueFires {
         };
         let given = [task.given_at, task.resumes_at].into_iter().flatten().max();
         let mut latest = given.unwrap_or(task.nominal_at);
-        if from.since(task.fire_at) > MISFIRE_AFTER {
+        if now.since(task.fire_at) > MISFIRE_AFTER {
             // Missed fires count as one, the next fire.
-            latest = schedule.last_until(latest, from.max(latest), 1).pop().unwrap_or(latest);
+            latest = schedule.last_until(latest, now.max(latest), 1).pop().unwrap_or(latest);
         }
         let left = series.count.map_or(u32::MAX, |count| count.saturating_sub(task.fires));
         if let Some(first) = schedule.next_at(latest).filter(|_| left > 0) {
@@ -267,30 +413,29 @@ impl DueFires {
 
 /// Fires by step, and up to when they are complete.
 struct FireCounts {
-    from: Timestamp,
-    to: Timestamp,
-    step_ms: u64,
+    steps: TimeSteps,
     fires: Vec<u64>,
     until: Option<Timestamp>,
 }
 
 impl FireCounts {
-    fn new(from: Timestamp, to: Timestamp, step: Duration) -> Self {
-        let step_ms = u64::try_from(step.as_millis()).unwrap_or(u64::MAX).max(1);
-        let length = to.as_millis().saturating_sub(from.as_millis());
-        let steps = usize::try_from(length.div_ceil(step_ms)).unwrap_or(1).max(1);
-        Self { from, to, step_ms, fires: vec![0; steps], until: None }
+    fn new(steps: TimeSteps) -> Self {
+        Self { steps, fires: vec![0; steps.count()], until: None }
     }
 
     /// Counts all fires. At most [`CRON_TIMES_MAX`] cron times are computed, in the order of time,
     /// so that nothing is missing before the last of them.
     fn count(&mut self, due: DueFires) {
-        self.until = due.until;
+        self.until = due.until.filter(|until| *until < self.steps.to);
+        for (fires, count) in self.fires.iter_mut().zip(due.counts) {
+            *fires += u64::try_from(count).unwrap_or(0);
+        }
         for time in due.times {
             self.add(time, 1);
         }
         let mut heap = BinaryHeap::new();
-        for fires in due.series {
+        let (steps, series) = (self.steps, due.series.into_iter());
+        for fires in series.filter_map(|fires| steps.begun(fires)) {
             match &fires.schedule {
                 Schedule::Every { interval, series } => {
                     self.add_every(*interval, series.ends_at, &fires);
@@ -300,7 +445,7 @@ impl FireCounts {
         }
         for _ in 0..CRON_TIMES_MAX {
             let Some(Reverse(ByNextFire(fires))) = heap.pop() else { return };
-            if fires.first >= self.to {
+            if fires.first >= self.steps.to {
                 return;
             }
             self.add(fires.first, 1);
@@ -310,8 +455,8 @@ impl FireCounts {
             }
         }
         let reached = heap.pop().map(|Reverse(ByNextFire(fires))| fires.first);
-        let reached = reached.filter(|at| *at < self.to);
-        self.until = [self.until, reached].into_iter().flatten().min();
+        let reached = reached.filter(|at| *at < self.steps.to);
+        self.until = earliest(self.until, reached);
     }
 
     /// Counts the fires of an interval by division.
@@ -320,12 +465,15 @@ impl FireCounts {
         let interval_ms = interval_ms.unwrap_or(u64::MAX).max(1);
         // `ends_at` is inclusive.
         let ends_at = ends_at.map_or(u64::MAX, |at| at.as_millis().saturating_add(1));
-        let end = self.to.as_millis().min(ends_at);
+        let end = self.steps.to.as_millis().min(ends_at);
         let (mut at, mut left) = (series.first.as_millis(), u64::from(series.left));
         while at < end && left > 0 {
             let index = self.index(Timestamp::from_millis(at));
             let step_end = match u64::try_from(index + 1) {
-                Ok(number) => self.from.as_millis() + number.saturating_mul(self.step_ms),
+                Ok(number) => {
+                    let past = number.saturating_mul(self.steps.step_millis());
+                    self.steps.from.as_millis() + past
+                }
                 Err(_) => end,
             };
             let fires = (step_end.min(end) - at).div_ceil(interval_ms).min(left);
@@ -336,15 +484,17 @@ impl FireCounts {
     }
 
     fn add(&mut self, time: Timestamp, fires: u64) {
-        if time < self.to {
+        let TimeSteps { from, to, earlier, .. } = self.steps;
+        if time < to && (time >= from || earlier == EarlierFires::InFirst) {
             let index = self.index(time);
             self.fires[index] += fires;
         }
     }
 
-    /// The step of a time; overdue times are in the first.
+    /// The step of a time; earlier times are in the first.
     fn index(&self, time: Timestamp) -> usize {
-        let index = time.as_millis().saturating_sub(self.from.as_millis()) / self.step_ms;
+        let past = time.as_millis().saturating_sub(self.steps.from.as_millis());
+        let index = past / self.steps.step_millis();
         usize::try_from(index).unwrap_or(usize::MAX).min(self.fires.len() - 1)
     }
 }
@@ -383,9 +533,14 @@ mod tests {
     }
 
     fn counts(series: Vec<FutureFires>, seconds: u64, step: u64) -> FireCounts {
-        let mut counts = FireCounts::new(at(1000), at(1000 + seconds), Duration::from_secs(step));
+        let mut counts = FireCounts::new(steps(seconds, step, EarlierFires::InFirst));
         counts.count(DueFires { series, ..DueFires::default() });
         counts
+    }
+
+    fn steps(seconds: u64, step: u64, earlier: EarlierFires) -> TimeSteps {
+        let step = Duration::from_secs(step);
+        TimeSteps { from: at(1000), to: at(1000 + seconds), step, earlier }
     }
 
     fn every(interval_ms: u64, first: u64, left: u32, series: Series) -> FutureFires {
@@ -422,6 +577,47 @@ mod tests {
             (seconds(1001, 3), [3, 0, 0]),
         ] {
             assert_eq!(counts(vec![series], 25, 10).fires, want);
+        }
+    }
+
+    #[test]
+    fn fires_before_a_first_step_in_the_future_are_left_out() {
+        for (series, want) in [
+            (every(7000, 990, u32::MAX, Series::default()), [1, 1, 1]),
+            (every(1000, 990, 25, Series::default()), [10, 5, 0]),
+            (seconds(990, u32::MAX), [10, 10, 5]),
+            (seconds(990, 12), [2, 0, 0]),
+            (seconds(990, 10), [0, 0, 0]),
+        ] {
+            let mut counts = FireCounts::new(steps(25, 10, EarlierFires::LeftOut));
+            let times = vec![at(999), at(1000)];
+            counts.count(DueFires { series: vec![series], times, ..DueFires::default() });
+            assert_eq!(counts.fires, [want[0] + 1, want[1], want[2]]);
+        }
+    }
+
+    #[test]
+    fn steps_begin_at_whole_minutes_unless_they_are_shorter() {
+        let minutes = |count| Some(MINUTE * count);
+        let now = at(6030);
+        let span = |at, ahead, step| ForecastSpan { at, ahead, step };
+        let steps = |span| TimeSteps::new(span, now).unwrap();
+        let hour = steps(span(None, minutes(90), minutes(60)));
+        assert_eq!((hour.from, hour.to, hour.count()), (at(6000), at(6000 + 5400), 2));
+        let bounds = hour.minutes().unwrap();
+        assert_eq!((bounds.first(), bounds.count()), (DueMinute::FIRST, 2));
+        assert_eq!(bounds.end(), DueMinute::of(at(6000 + 5400)));
+        let later = steps(span(Some(at(9061)), minutes(1), minutes(1)));
+        assert_eq!((later.from, later.earlier), (at(9060), EarlierFires::LeftOut));
+        assert_eq!(later.minutes().unwrap().first(), DueMinute::of(at(9060)));
+        let short = steps(span(None, minutes(1), Some(MINUTE / 6)));
+        assert_eq!((short.from, short.count(), short.minutes()), (now, 6, None));
+        for (span, field) in [
+            (span(None, minutes(10), Some(MINUTE * 3 / 2)), "step"),
+            (span(Some(now.after(AHEAD_MAX * 2)), None, None), "at"),
+        ] {
+            let error = TimeSteps::new(span, now).unwrap_err();
+            assert!(error.to_string().starts_with(field), "{error}");
         }
     }
 

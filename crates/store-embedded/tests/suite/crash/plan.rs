@@ -16,7 +16,7 @@ use punctual_core::{
 use punctual_store::conformance::fixtures::{
     id, in_state, next_fire, postpone, refile, settle, settle_with_next, task,
 };
-use punctual_store::{Batch, BatchNo, Change};
+use punctual_store::{Batch, BatchNo, Change, Prior};
 
 pub(crate) const NAMESPACES: [&str; 2] = ["shop", "other"];
 /// Enough for many rows of names, few enough that keys are often reused.
@@ -230,7 +230,7 @@ impl WriterPlan {
         let next = continues.then(|| next_fire(&task, task.nominal_at.max(self.now).after(pause)));
         // The reason of the letter records whether the task ended with it.
         let reason = if continues { DeadReason::Refused } else { DeadReason::Exhausted };
-        let was = task.state;
+        let was = Prior::of(&task);
         let letter = DeadLetter { task, died_at: self.now, reason };
         self.letters.push(letter.clone());
         if let Some(next) = next.clone() {

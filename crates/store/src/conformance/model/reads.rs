@@ -250,8 +250,8 @@ pub(super) fn compare(
     among("a fire after another that may be kept", &ours.fires_after, &most.fires_after)
 }
 
-/// Checks that groups are those of the letters that a store has. Letters that are gone may have been
-/// the first or the last of their group.
+/// Checks that groups are those of the letters that a store has. Letters that are gone may have
+/// been the first or the last of their group.
 fn agree(groups: &[CountedGroup], letters: &[DeadLetter]) -> Result<(), String> {
     let mut want = LetterGroups::default();
     for letter in letters {

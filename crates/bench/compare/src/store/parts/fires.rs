@@ -3,10 +3,8 @@
 use std::path::Path;
 use std::time::Duration;
 
-use punctual_core::{
-    DeadLetter, DeadReason, EndKind, FireEnd, FireRecord, Seat, Task, TaskState, Timestamp,
-};
-use punctual_store::{Change, FireFilter, FirePosition, Position, TaskStore};
+use punctual_core::{DeadLetter, DeadReason, EndKind, FireEnd, FireRecord, Seat, Task, Timestamp};
+use punctual_store::{Change, FireFilter, FirePosition, Position, Prior, TaskStore};
 
 use crate::figures::StoreFigures;
 use crate::machine;
@@ -111,7 +109,7 @@ fn settle_until(
 }
 
 fn settle(task: &Task) -> Change {
-    let (ended_at, was) = (task.fire_at.after(Duration::from_millis(20)), TaskState::Scheduled);
+    let (ended_at, was) = (task.fire_at.after(Duration::from_millis(20)), Prior::of(task));
     if task.id.sequence().get().is_multiple_of(DEAD_EVERY) {
         let reason = DeadReason::Exhausted;
         let letter = DeadLetter { task: task.clone(), died_at: ended_at, reason };
