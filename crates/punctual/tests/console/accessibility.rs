@@ -95,7 +95,7 @@ fn every_view_is_accessible_in_both_schemes() {
         assert_accessible(&page, &axe, &format!("a question in {scheme}"));
         page.press(&[keys::ESCAPE]);
         page.press(&[keys::CONTROL, "k"]);
-        page.wait_for_element("dialog.finder");
+        page.wait_for_element("dialog.finder input:focus");
         page.type_text("order");
         page.wait_for_element("#found-0");
         assert_accessible(&page, &axe, &format!("search in {scheme}"));

@@ -21,7 +21,7 @@ fn an_order_is_found_by_key_explained_paused_touched_and_cancelled() {
     let page = Browser::open(broker.address, "#/shop");
     page.wait_for_element("[data-count=accepted]");
     page.press(&[keys::CONTROL, "k"]);
-    page.wait_for_element("dialog.finder");
+    page.wait_for_element("dialog.finder input:focus");
     page.type_text("order-17");
     page.wait_for_element("#found-0");
     page.press(&[keys::ENTER]);

@@ -1,6 +1,6 @@
 // Small components that all views use: icons, states, buttons, boxes, and text that can be copied.
 
-import { html, useEffect, useReducer, useState } from '../vendor/preact-htm.js';
+import { html, useEffect, useLayoutEffect, useReducer, useState } from '../vendor/preact-htm.js';
 import { refreshes } from './session.js';
 import { signal, useSignal } from './signal.js';
 import { indent } from './json.js';
@@ -175,7 +175,7 @@ export const Facts = ({ of }) => html`<dl class="facts">${of.filter(Boolean).map
   html`<div><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>`;
 
 export function useDialog(ref) {
-  useEffect(() => {
+  useLayoutEffect(() => {
     ref.current.showModal();
   }, []);
 }
