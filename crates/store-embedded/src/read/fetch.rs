@@ -4,7 +4,7 @@
 //! is one key to search for, in the buffers and in the few runs that may have it. The keys of many
 //! ids are searched in the order of the blocks, so that each block is read once.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use punctual_core::{PartitionId, Task, TaskId};
@@ -12,7 +12,7 @@ use punctual_core::{PartitionId, Task, TaskId};
 use crate::catalog::Paused;
 use crate::fault::StorageFault;
 use crate::key::EntryKey;
-use crate::run::{BlockKeys, Generation, OpenRun, SortedRun};
+use crate::run::{Generation, SortedRun};
 use crate::state::StoreState;
 use crate::state::relocation::{Moved, Relocation, key_of};
 use crate::state::timeline::Timeline;
@@ -263,14 +263,14 @@ impl StoreCore {
         }
         candidates.sort_unstable_by_key(|(no, block, key, ..)| (*no, *block, *key));
         let mut hits = Vec::with_capacity(keys.len());
-        // One buffer for all bodies.
-        let mut bodies = Vec::new();
+        // Two buffers for all blocks and bodies.
+        let (mut block_keys, mut bodies) = (Vec::new(), Vec::new());
         for of_run in candidates.chunk_by(|a, b| a.0 == b.0) {
             let run = of_run[0].4;
             let file = run.open_file(&self.files)?;
             for of_block in of_run.chunk_by(|a, b| a.1 == b.1) {
                 let block = of_block[0].1;
-                let keys = self.block_keys(run, &file, block)?;
+                let keys = file.read_keys(block, &mut block_keys)?;
                 for (_, _, key, wanted, _) in of_block {
                     let Some(index) = run.index_of(&self.files, block, &keys, *key)? else {
                         continue;
@@ -295,25 +295,6 @@ impl StoreCore {
             body: bodies.slice(body),
         };
         Ok(hits.into_iter().map(hit).collect())
-    }
-}
-
-impl StoreCore {
-    /// The keys of a block, from memory if they were read recently.
-    fn block_keys(
-        &self,
-        run: &SortedRun,
-        file: &OpenRun<'_>,
-        block: usize,
-    ) -> Result<BlockKeys, StorageFault> {
-        let cache = || self.block_keys.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = cache().get(run.no, block);
-        if let Some(keys) = known {
-            return Ok(keys);
-        }
-        let keys = file.read_shared_keys(block)?;
-        cache().insert(run.no, block, keys.clone());
-        Ok(keys)
     }
 }
 
