@@ -6,10 +6,16 @@ use serde_json::{Value, json};
 
 /// Removes what differs between two tasks with the same definition.
 fn without_identity(mut answer: Value) -> Value {
-    for field in ["id", "fire_at", "created_at", "updated_at", "key", "instance"] {
-        if let Some(fields) = answer.as_object_mut() {
-            fields.remove(field);
+    let identity = ["id", "fire_at", "created_at", "updated_at", "key"];
+    match &mut answer {
+        Value::Object(fields) => {
+            fields.retain(|name, _| !identity.contains(&name.as_str()));
+            fields.values_mut().for_each(|value| *value = without_identity(value.take()));
         }
+        Value::Array(values) => {
+            values.iter_mut().for_each(|value| *value = without_identity(value.take()));
+        }
+        _ => {}
     }
     answer
 }

@@ -56,7 +56,7 @@ impl IntoParams for PreferHeader {
     fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
         let description =
             "`return=minimal`: the answer about one task has only some of its fields.";
-        let schema = json!({"type": "string"});
+        let schema = json!({"type": "string", "enum": [MINIMAL, "return=representation"]});
         vec![request::header_parameter(&PREFER, description, &schema)]
     }
 }
