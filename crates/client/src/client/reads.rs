@@ -20,7 +20,7 @@ impl Client {
     /// [`Error`].
     pub async fn whoami(&self) -> Result<WhoAmI, Error> {
         let call = |mut tasks: TasksStub| async move { tasks.who_am_i(v1::WhoAmIRequest {}).await };
-        let answer = self.state.call(RetryWhen::Always, call).await?;
+        let answer = self.state.unary().call(RetryWhen::Always, call).await?;
         let granted = |it: v1::GrantedNamespace| (it.name, it.rights);
         Ok(WhoAmI {
             tokens: answer.tokens,

@@ -157,7 +157,7 @@ impl Owner {
                 }
             }
             Effect::Postpone(namespace) => {
-                if let Some(Change::Postpone { id, fire_at, version, updated_at }) =
+                if let Some(Change::Postpone { id, fire_at, version, updated_at, .. }) =
                     changes.first().map(Arc::as_ref)
                 {
                     self.file_postponed(namespace, *id, *fire_at, *version, *updated_at);
