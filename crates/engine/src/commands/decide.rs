@@ -13,6 +13,7 @@ use punctual_store::Damage;
 use crate::commands::SubjectQueue;
 use crate::commands::lookup::{FoundTask, Lookup, LookupDepth};
 use crate::commands::queue::{QueuedCommand, QueuedWork};
+use crate::commit::decision::Decision;
 use crate::handle::call::{Call, ReplyTo, Requester};
 use crate::handle::command::{Command, Subject};
 use crate::handle::error::EngineError;
@@ -89,12 +90,10 @@ impl Owner {
                 self.decide_next(subject);
                 self.adopt_one(&delivery, found, now);
             }
-            (QueuedWork::Load | QueuedWork::Caller(_), _) => {
-                if let Some(task) = found.task.filter(|task| !self.tasks.contains(task.id)) {
-                    self.file(task);
-                }
-                self.decide_next(subject);
-            }
+            (QueuedWork::Load | QueuedWork::Caller(_), _) => match found.task {
+                Some(task) => self.on_looked_up(task, subject),
+                None => self.decide_next(subject),
+            },
         }
     }
 
@@ -156,7 +155,7 @@ impl Owner {
     }
 
     /// The command before is done: looks up what the next one about the same subject needs.
-    fn decide_next(&mut self, subject: Subject) {
+    pub(crate) fn decide_next(&mut self, subject: Subject) {
         let Entry::Occupied(queue) = self.commands.queues.entry(subject) else { return };
         if queue.get().commands.is_empty() {
             queue.remove();
@@ -232,6 +231,17 @@ impl Owner {
             }
             self.decide_next(subject);
         }
+    }
+
+    /// Answers a command that changes nothing with what was read. A store that may have lost the
+    /// task which the reply is about has to accept a batch first.
+    pub(crate) fn answer_read(&mut self, requester: Requester, reply: Reply) {
+        if !self.writer.must_confirm_reads() {
+            return self.answer(requester, Ok(reply));
+        }
+        let mut decision = Decision::answering(requester);
+        decision.replies(reply);
+        self.write(decision);
     }
 
     /// Uses the copy in memory of a task with overlapping fires: the store gets them only when one

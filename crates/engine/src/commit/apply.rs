@@ -166,6 +166,8 @@ impl Owner {
             Effect::Remove(id) => self.tasks.remove(id),
             Effect::SendClaimed(claimed) => self.send_claimed(*claimed, now),
             Effect::ReleaseClaim(fire_id) => self.release_claim(fire_id, now),
+            Effect::TakePage(tasks) => self.take_page(tasks),
+            Effect::TakeLookup(task, read) => self.take_lookup(*task, read),
         }
     }
 

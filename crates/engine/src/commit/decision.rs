@@ -8,6 +8,7 @@ use punctual_core::{
 use punctual_store::Change;
 use smallvec::SmallVec;
 
+use crate::commands::read_tracker::ReadToken;
 use crate::commit::retained_batches::ChangeSubjects;
 use crate::handle::call::Requester;
 use crate::handle::error::EngineError;
@@ -54,6 +55,20 @@ impl Decision {
         decision.change(change);
         decision.effects.push(effect);
         decision
+    }
+
+    /// A decision that changes nothing and uses what was read. It is durable with a batch that was
+    /// sent after the read, which the store refuses if it lacked an earlier batch.
+    pub(crate) fn confirming_read(effect: Effect, requester: Option<Requester>) -> Self {
+        let effects = SmallVec::from_iter([effect]);
+        Self { effects, requester, ..Self::default() }
+    }
+
+    /// Whether the decision changes nothing, and only uses or answers what was read.
+    pub(crate) fn confirms_read(&self) -> bool {
+        let takes =
+            |effect: &Effect| matches!(effect, Effect::TakePage(_) | Effect::TakeLookup(..));
+        self.changes.is_empty() && (self.requester.is_some() || self.effects.iter().any(takes))
     }
 
     /// Adds a change.
@@ -202,6 +217,10 @@ pub(crate) enum Effect {
     SendClaimed(Box<ClaimedFire>),
     /// Remove the claim of a fire whose outcome is durable.
     ReleaseClaim(FireId),
+    /// Hold the tasks of the pending page in memory.
+    TakePage(Vec<Task>),
+    /// Hold a task in memory that was looked up for this, as of the read.
+    TakeLookup(Box<Task>, ReadToken),
 }
 
 /// An at-most-once fire that is sent when its claim is durable.

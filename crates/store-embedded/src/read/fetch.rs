@@ -158,7 +158,32 @@ impl StoreCore {
         partition: PartitionId,
         ids: &[TaskId],
     ) -> Result<Vec<Option<Task>>, StorageFault> {
-        let found = self.fetch(partition, ids, FetchPart::Bodies)?;
+        self.decode(ids, self.fetch(partition, ids, FetchPart::Bodies)?)
+    }
+
+    /// The same, if memory knows all of them.
+    pub(crate) fn tasks_in_memory(
+        &self,
+        partition: PartitionId,
+        ids: &[TaskId],
+    ) -> Result<Option<Vec<Option<Task>>>, StorageFault> {
+        let state = self.state()?;
+        let mut found = Vec::with_capacity(ids.len());
+        for id in ids {
+            match look_up(&state, partition, *id) {
+                MemoryLookup::Known(known) => found.push(known),
+                MemoryLookup::OnDisk { .. } => return Ok(None),
+            }
+        }
+        drop(state);
+        self.decode(ids, found).map(Some)
+    }
+
+    fn decode(
+        &self,
+        ids: &[TaskId],
+        found: Vec<Option<LiveTask>>,
+    ) -> Result<Vec<Option<Task>>, StorageFault> {
         let task = |(id, found): (&TaskId, Option<LiveTask>)| match found {
             None => Ok(None),
             Some(LiveTask::Paused(paused)) => self.paused_task(*id, &paused).map(Some),
