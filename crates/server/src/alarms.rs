@@ -17,4 +17,5 @@ mod name_list;
 pub(crate) mod notice;
 pub(crate) mod rule_form;
 pub(crate) mod stored;
+pub(crate) mod value_form;
 pub(crate) mod windows;

@@ -95,6 +95,21 @@ impl MeteredStore {
         Some(took)
     }
 
+    /// Awaits a commit of so many changes, and reports how long it took.
+    async fn metered_commit(
+        &self,
+        changes: usize,
+        commit: impl Future<Output = Result<(), StoreError>>,
+    ) -> Result<(), StoreError> {
+        let started = self.reading();
+        let applied = commit.await;
+        let took = self.answered(StoreCall::apply, started);
+        if let (Some(meter), Some(took), Ok(())) = (self.meter.get(), took, &applied) {
+            meter.telemetry.commit(changes, took);
+        }
+        applied
+    }
+
     /// Closes the store. After that the next start of an embedded store has nothing to replay.
     pub async fn close(self) -> Result<(), StoreError> {
         self.store.close().await
@@ -109,13 +124,18 @@ impl TaskStore for MeteredStore {
         batch: Batch,
     ) -> Result<(), StoreError> {
         let changes = batch.changes.len();
-        let started = self.reading();
-        let applied = self.store.apply(partition, epoch, batch).await;
-        let took = self.answered(StoreCall::apply, started);
-        if let (Some(meter), Some(took), Ok(())) = (self.meter.get(), took, &applied) {
-            meter.telemetry.commit(changes, took);
-        }
-        applied
+        self.metered_commit(changes, self.store.apply(partition, epoch, batch)).await
+    }
+
+    async fn apply_here(
+        &self,
+        partition: PartitionId,
+        epoch: Epoch,
+        batch: Batch,
+        spare: Duration,
+    ) -> Result<(), StoreError> {
+        let changes = batch.changes.len();
+        self.metered_commit(changes, self.store.apply_here(partition, epoch, batch, spare)).await
     }
 
     async fn load(

@@ -273,7 +273,7 @@ impl PromiseChecker {
     }
 
     /// Checks a delivery that a receiver gets.
-    pub(crate) fn receive(&mut self, sent: &SentDelivery<'_>, disturbed: &BTreeSet<TaskId>) {
+    pub(crate) fn receive(&mut self, sent: &SentDelivery<'_>, store: &SimStore) {
         let SentDelivery { delivery, partition, epoch, .. } = *sent;
         let FireId { task: id, .. } = delivery.fire_id;
         let what = describe(delivery);
@@ -299,12 +299,12 @@ impl PromiseChecker {
         // A callback is no order of a caller.
         let Some(number) = number(&delivery.definition) else { return };
         self.made.entry(number).or_default().insert(id);
-        self.check_receipt(number, disturbed);
+        self.check_receipt(number, &store.disturbed);
         let received = self.received.entry(delivery.fire_id).or_default();
         let twice = received.contains(&delivery.attempt);
         received.push(delivery.attempt);
         let times = received.len();
-        if disturbed.contains(&id) {
+        if store.is_unsettled(id) {
             return;
         }
         if self.orders[number].guarantee == Guarantee::AtMostOnce && times > 1 {

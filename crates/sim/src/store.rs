@@ -63,6 +63,8 @@ pub(crate) struct SimStore {
     pub(crate) disturbed: BTreeSet<TaskId>,
     /// Tasks in lost batches whose owner is gone too: nothing is promised about them.
     excused: BTreeSet<TaskId>,
+    /// Tasks in lost batches, and others of the same keys, that a late batch was accepted about.
+    pub(crate) overtaken: BTreeSet<TaskId>,
 }
 
 #[derive(Debug, Clone)]
@@ -100,6 +102,7 @@ impl SimStore {
             nothing_lost: true,
             disturbed: BTreeSet::new(),
             excused: BTreeSet::new(),
+            overtaken: BTreeSet::new(),
         }
     }
 
@@ -275,6 +278,31 @@ impl SimStore {
     /// written again. An owner that has nothing to write does not notice the failover.
     pub(crate) fn is_excused(&self, id: TaskId) -> bool {
         self.excused.contains(&id) || self.lost.values().any(|lost| lost.tasks.contains(&id))
+    }
+
+    /// Returns whether nothing is promised about the deliveries of a task in a lost batch: its
+    /// owner is gone too, or a late batch has overtaken it. Otherwise the owner knows what was
+    /// lost.
+    pub(crate) fn is_unsettled(&self, id: TaskId) -> bool {
+        self.excused.contains(&id) || self.overtaken.contains(&id)
+    }
+
+    /// Returns the tasks that a late batch changes, and those that have its keys, if one of them
+    /// was in a lost batch: the decisions in it may not have known of it.
+    pub(crate) fn overtaken_by(&self, partition: PartitionId, batch: &Batch) -> BTreeSet<TaskId> {
+        let mut tasks = BTreeSet::new();
+        for change in &batch.changes {
+            tasks.insert(change.task_id());
+            if let Change::Put(task) = &**change
+                && let Some(key) = &task.definition.key
+            {
+                let keys = std::slice::from_ref(key);
+                let found = ready(self.memory.find(partition, &task.definition.namespace, keys));
+                let found = found.expect("the memory store answers");
+                tasks.extend(found.into_iter().flatten().map(|head| head.id));
+            }
+        }
+        if tasks.is_disjoint(&self.disturbed) { BTreeSet::new() } else { tasks }
     }
 
     /// Returns the batches that the store has, in order.

@@ -76,7 +76,8 @@ impl Task {
     }
 
     /// What follows when a paused task is resumed: a series skips the fires that were due
-    /// meanwhile, and a watch is armed anew.
+    /// meanwhile, and a watch is armed anew. Fires that were given out before stay: a retry, a
+    /// manual fire, overlapping fires.
     #[must_use]
     pub fn resumed(&self, now: Timestamp) -> NextStep {
         let task = Self { state: TaskState::Scheduled, ..self.clone() };
@@ -84,6 +85,9 @@ impl Task {
         match &task.definition.schedule {
             Schedule::Every { .. } | Schedule::Cron { .. } if fresh && task.nominal_at <= now => {
                 task.skip_until(now, SkipReason::Paused)
+            }
+            Schedule::Every { .. } | Schedule::Cron { .. } if !fresh => {
+                task.skip_later_until(now, SkipReason::Paused)
             }
             Schedule::Watch { within, .. } if fresh => {
                 let next = Self { armed_at: Some(now), ..task.at_nominal(now.after(*within)) };
@@ -108,6 +112,19 @@ impl Task {
         let next = schedule.next_at(last).map(|at| self.at_nominal(at));
         let next = next.or_else(|| self.next_overlapping());
         NextStep { skipped: Some((self.clone(), Skipped { fires, until: last, why })), next }
+    }
+
+    /// Skips the fires of the schedule that were not given out yet, up to and including `until`.
+    fn skip_later_until(self, until: Timestamp, why: SkipReason) -> NextStep {
+        let upcoming = self.next_of_series().filter(|next| next.nominal_at <= until);
+        let Some(upcoming) = upcoming else {
+            return NextStep { skipped: None, next: Some(self) };
+        };
+        let skipped = upcoming.skip_until(until, why).skipped;
+        let given_at = skipped.as_ref().map(|(_, skipped)| skipped.until);
+        // A fire that is skipped does not count, as in `skip_until`.
+        let fires = upcoming.fires.saturating_sub(1);
+        NextStep { skipped, next: Some(Self { resumes_at: None, given_at, fires, ..self }) }
     }
 
     /// The task before the fire of a nominal time, which the schedule gives it.
@@ -246,9 +263,35 @@ mod tests {
         assert_eq!(in_seconds(task.resumed(at(0))), (None, Some(1)));
         assert_eq!(in_seconds(task.resumed(at(5))), (Some((1, 5, 5)), Some(6)));
         // A retry stays.
-        assert_eq!(in_seconds(with_attempt(task, at(1)).resumed(at(5))), (None, Some(1)));
+        let retried = with_attempt(task.clone(), at(1));
+        assert_eq!(in_seconds(retried.resumed(at(1))), (None, Some(1)));
+        assert_eq!(in_seconds(retried.resumed(at(5))), (Some((2, 4, 5)), Some(1)));
         assert_eq!(in_seconds(paused(due_once_at(1)).resumed(at(5))), (None, Some(1)));
         let watch = paused(task_of(Schedule::watch(SECOND * 60)));
         assert_eq!(in_seconds(watch.resumed(at(100))), (None, Some(160)), "it is armed anew");
+    }
+
+    #[test]
+    fn fires_that_were_given_out_before_a_pause_stay_and_later_ones_are_skipped() {
+        let after = |task: &Task| task.next_of_series().map(|next| next.nominal_at.as_millis());
+        let paused = |task: Task| Task { state: TaskState::Paused, ..task };
+        // The fires of seconds 1 and 2 wait.
+        let series = Series { count: Some(4), ..Series::default() };
+        let waiting = every_second(series).with_next_fire(&[]).map(Task::earliest).unwrap();
+        let waiting = paused(waiting.before_overlapping(at(1)).unwrap_or(waiting));
+        let step = waiting.resumed(at(6));
+        let next = step.next.clone().unwrap();
+        assert_eq!(in_seconds(step), (Some((3, 4, 6)), Some(1)));
+        assert_eq!(next.overlapping, waiting.overlapping);
+        assert_eq!(after(&next), Some(at(7).as_millis()));
+        // A skipped fire does not use up the count: two were given out, two are left.
+        let seventh = next.next_of_series().unwrap();
+        let eighth = seventh.next_of_series().unwrap();
+        assert_eq!((seventh.fires, eighth.fires), (3, 4));
+        assert_eq!(eighth.next_of_series(), None);
+        // After a manual fire the schedule continues with the first time that is not past.
+        let manual = paused(every_second(Series::default()).fired_manually(at(1)));
+        let step = manual.resumed(at(9));
+        assert_eq!(after(&step.next.unwrap()), Some(at(10).as_millis()));
     }
 }

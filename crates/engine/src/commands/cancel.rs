@@ -32,10 +32,15 @@ impl Owner {
             }
             let subject = requester.subject.as_ref();
             let claimed = subject.and_then(|subject| self.deliveries.claimed_attempt(subject));
-            let claimed = claimed.map(Cancelled::Firing);
             // The store has a claimed task as a dead letter while it fires.
-            let reply = claimed.map_or_else(|| too_late(found.last), Ok);
-            return self.answer(requester, reply.map(Reply::Cancelled));
+            if let Some(attempt) = claimed {
+                let firing = Cancelled::Firing(attempt);
+                return self.answer(requester, Ok(Reply::Cancelled(firing)));
+            }
+            return match too_late(found.last) {
+                Ok(ended) => self.answer_read(requester, Reply::Cancelled(ended)),
+                Err(error) => self.answer(requester, Err(error)),
+            };
         };
         let claimed = subject.and_then(|subject| self.deliveries.claimed_attempt(subject));
         let in_flight = self.tasks.is_firing(task.id).then(|| task.attempt_next());
@@ -56,7 +61,7 @@ impl Owner {
 }
 
 /// Returns how a task ended that is not in the store any more, from the record of its last fire.
-fn too_late(last: Option<FireRecord>) -> Result<Cancelled, EngineError> {
+fn too_late(last: Option<Box<FireRecord>>) -> Result<Cancelled, EngineError> {
     let last = last.ok_or(EngineError::NotFound)?;
     let fired_at = last.attempts.first().map(|attempt| attempt.fired_at);
     match (last.end, fired_at) {

@@ -1,6 +1,10 @@
 //! A store that fails over may have lost batches that it had acknowledged. The owner sends them
 //! again from memory and does not rely on what the store answered meanwhile.
 //!
+//! Tasks that were read for memory are used, and a cancel is answered from history, only when the
+//! store has accepted a batch that was sent after the read: a store that has lost batches refuses
+//! it. Without this, a task whose cancel was lost would fire.
+//!
 //! No command is answered as not done if a batch that was sent before may still do it. A batch in
 //! doubt is refused only while batches before it are missing; it may arrive right behind the last
 //! of them, so it stays unchanged. If one of its decisions may rest on what the store had lost, an
@@ -10,6 +14,7 @@
 use punctual_core::Timestamp;
 use punctual_store::BatchNo;
 
+use crate::commit::decision::{Decision, Effect};
 use crate::handle::error::EngineError;
 use crate::owner::Owner;
 
@@ -20,7 +25,20 @@ impl Owner {
         self.loader.restart();
         self.take_all_effects(now);
         for decision in self.writer.take_unfounded(expected, self.tenure.partition()) {
+            self.drop_read(&decision);
             self.undo(decision, EngineError::Stopped, now);
+        }
+    }
+
+    /// Ends the read that a decision was to confirm.
+    fn drop_read(&mut self, decision: &Decision) {
+        let read = decision.effects.iter().find_map(|effect| match effect {
+            Effect::TakePage(_) => self.loader.take_page().map(|page| page.read),
+            Effect::TakeLookup(_, read) => Some(*read),
+            _ => None,
+        });
+        if let Some(read) = read {
+            self.reads.close(read);
         }
     }
 

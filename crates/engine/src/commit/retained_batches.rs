@@ -55,6 +55,10 @@ impl RetainedBatches {
         }
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.batches.is_empty()
+    }
+
     pub(crate) fn get(&self, number: BatchNo) -> Option<&Batch> {
         let first = self.batches.front()?.batch.number.get();
         let index = usize::try_from(number.get().checked_sub(first)?).ok()?;

@@ -199,6 +199,12 @@ impl BatchWriter {
 
 /// Batches that the store has lost.
 impl BatchWriter {
+    /// Whether the store may have lost batches that it could be sent again: what is read from it
+    /// holds only if it accepts a later batch.
+    pub(crate) fn must_confirm_reads(&self) -> bool {
+        self.retained.as_ref().is_some_and(|retained| !retained.is_empty())
+    }
+
     /// Whether batches that the store has lost are being sent again.
     pub(crate) const fn is_repairing(&self) -> bool {
         self.repairing.is_some()
@@ -245,7 +251,9 @@ impl BatchWriter {
         let sent = std::mem::take(&mut self.sent);
         let mut unfounded = Vec::new();
         for (index, decision) in decisions.into_iter().enumerate() {
-            if index >= in_doubt && decision.rests_on_lookup() {
+            // Without changes, a decision is no part of what was sent.
+            let replaceable = index >= in_doubt && decision.rests_on_lookup();
+            if replaceable || decision.confirms_read() {
                 unfounded.push(decision);
             } else {
                 self.sent += usize::from(index < sent);
@@ -266,7 +274,8 @@ impl BatchWriter {
             return false;
         };
         let lost = retained.subjects_since(expected);
-        let mut decisions = self.in_flight().filter(|decision| decision.rests_on_lookup());
+        let decisions = self.in_flight().filter(|decision| !decision.confirms_read());
+        let mut decisions = decisions.filter(|decision| decision.rests_on_lookup());
         decisions.any(|decision| decision.subjects().intersects(&lost))
     }
 

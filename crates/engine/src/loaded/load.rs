@@ -10,7 +10,10 @@ use punctual_core::{Namespace, Task, TaskId, TaskState, Timestamp, Version};
 use punctual_store::{Position, StoreError};
 
 use crate::commands::read_tracker::{ReadToken, Scope};
+use crate::commit::decision::{Decision, Effect};
 use crate::event::Action;
+use crate::handle::call::Requester;
+use crate::handle::command::Subject;
 use crate::loaded::loader::{PageKind, PendingPage};
 use crate::owner::Owner;
 
@@ -27,6 +30,13 @@ impl Owner {
             self.tasks.insert(task);
         } else {
             self.tasks.remove(task.id);
+        }
+    }
+
+    /// Holds a durable task that no one has read yet in memory if it is due before the horizon.
+    pub(crate) fn file_new(&mut self, task: &Task) {
+        if task.state == TaskState::Scheduled && self.loader.covers(Position::of(task)) {
+            self.file(task.clone());
         }
     }
 
@@ -94,19 +104,34 @@ impl Owner {
     }
 
     pub(crate) fn on_loaded(&mut self, result: Result<Vec<Task>, StoreError>, now: Timestamp) {
-        let Some(PendingPage { kind, read }) = self.loader.take_page() else {
-            return;
-        };
-        self.reads.close(read);
-        let tasks = match result {
-            Ok(tasks) => tasks,
+        let confirms = self.writer.must_confirm_reads() && !self.loader.ignores_page();
+        match result {
+            // An empty page needs no confirmation: after a repair, all pages are read again.
+            Ok(tasks) if confirms && !tasks.is_empty() => {
+                self.write(Decision::confirming_read(Effect::TakePage(tasks), None));
+            }
+            Ok(tasks) => self.take_page(tasks),
             Err(StoreError::Unavailable(_)) => {
+                self.end_page();
                 if let Some(action) = self.next_page(now) {
                     self.actions.retry(action, now);
                 }
-                return;
             }
-            Err(error) => return self.stop(error),
+            Err(error) => self.stop(error),
+        }
+    }
+
+    /// Ends the pending page.
+    fn end_page(&mut self) -> Option<PendingPage> {
+        let page = self.loader.take_page()?;
+        self.reads.close(page.read);
+        Some(page)
+    }
+
+    /// Holds the tasks of the pending page.
+    pub(crate) fn take_page(&mut self, tasks: Vec<Task>) {
+        let Some(PendingPage { kind, read }) = self.end_page() else {
+            return;
         };
         let end = tasks.last().filter(|_| tasks.len() >= PAGE_MAX).map(Position::of);
         match kind {
@@ -124,13 +149,42 @@ impl Owner {
 
     /// Holds a task that was read, unless a decision about it was made since.
     fn take_loaded(&mut self, task: Task, read: ReadToken) {
-        if self.tasks.contains(task.id) {
-            return;
-        }
-        if self.reads.is_undurable(Scope::Task(task.id)) {
-            self.loader.set_aside(task);
-        } else if !self.reads.durable_since(Scope::Task(task.id), read) {
+        if let Some(task) = self.unless_changed(task, read) {
             self.tasks.insert(task);
+        }
+    }
+
+    /// Returns a task that was read, unless it is in memory or a decision about it was made since.
+    /// While one is pending, the task is set aside.
+    fn unless_changed(&mut self, task: Task, read: ReadToken) -> Option<Task> {
+        let scope = Scope::Task(task.id);
+        if self.tasks.contains(task.id) || self.reads.durable_since(scope, read) {
+            return None;
+        }
+        if self.reads.is_undurable(scope) {
+            self.loader.set_aside(task);
+            return None;
+        }
+        Some(task)
+    }
+
+    /// Holds a task that was looked up for this, if it is due before the horizon.
+    pub(crate) fn on_looked_up(&mut self, task: Task, subject: Subject) {
+        let read = self.reads.open();
+        if !self.writer.must_confirm_reads() {
+            self.take_lookup(task, read);
+            return self.decide_next(subject);
+        }
+        let requester = Requester { reply: None, subject: Some(subject) };
+        let effect = Effect::TakeLookup(Box::new(task), read);
+        self.write(Decision::confirming_read(effect, Some(requester)));
+    }
+
+    /// Holds a task as of a read, if it is due before the horizon.
+    pub(crate) fn take_lookup(&mut self, task: Task, read: ReadToken) {
+        self.reads.close(read);
+        if let Some(task) = self.unless_changed(task, read) {
+            self.file(task);
         }
     }
 

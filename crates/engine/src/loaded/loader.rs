@@ -111,6 +111,11 @@ impl Loader {
         }
     }
 
+    /// Whether the page that is being read is ignored.
+    pub(crate) const fn ignores_page(&self) -> bool {
+        matches!(self.page, Some(PendingPage { kind: PageKind::Void, .. }))
+    }
+
     /// Reads again what a lane has spilled, from a position on.
     pub(crate) fn refill_from(&mut self, spilled: Position) {
         // Not from the beginning of its millisecond: of many tasks that are due at once, all before

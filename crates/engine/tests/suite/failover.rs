@@ -1,7 +1,7 @@
 //! Failover: a store that has lost batches gets them again, and no caller gets a wrong answer.
 
-use punctual_core::{FireEnd, Outcome, Task};
-use punctual_engine::{Action, Cancelled, Condition, EngineError, Scheduled};
+use punctual_core::{Due, FireEnd, NewTask, Outcome, Schedule, Task};
+use punctual_engine::{Action, Cancelled, Condition, EngineError, Scheduled, TouchTo};
 use punctual_store::{Batch, StoreError, TaskStore};
 
 use crate::fixture::{
@@ -122,6 +122,99 @@ fn a_task_that_was_lost_while_its_page_was_read_fires() {
     assert_eq!(fired, [task.id], "{:?}", fixture.stopped);
 }
 
+/// Schedules a task that is due after the first page, and lets the store lose what `change` does to
+/// it. The next page shows the task unchanged.
+fn read_after_a_lost_change(
+    new_task: NewTask,
+    change: impl FnOnce(&mut OwnerFixture),
+) -> OwnerFixture {
+    let mut fixture = OwnerFixture::new();
+    fixture.advance(secs(8));
+    let task = fixture.schedule(new_task);
+    fixture.advance(secs(6));
+    change(&mut fixture);
+    fixture.lose_batches(1);
+    let page = fixture.load_page_at(fixture.now.after(secs(1)));
+    assert!(page > task.fire_at);
+    fixture
+}
+
+#[test]
+fn a_series_whose_cancel_was_lost_while_its_page_was_read_never_fires() {
+    let every = NewTask { schedule: Schedule::every(secs(34)), ..keyed("a", secs(34)) };
+    let mut fixture = read_after_a_lost_change(every, |fixture| {
+        assert_eq!(fixture.cancel(key("a")), Ok(Cancelled::Cancelled));
+    });
+    fixture.advance(secs(120));
+    assert_eq!(fixture.sent.len(), 0, "{:?}", fixture.stopped);
+    assert_eq!(fixture.owner.loaded(), 0);
+    assert_eq!((fixture.counts().scheduled, fixture.counts().cancelled), (0, 1));
+}
+
+#[test]
+fn a_page_whose_confirmation_was_not_answered_is_not_used_after_a_repair() {
+    let mut fixture = read_after_a_lost_change(keyed("a", secs(34)), |fixture| {
+        assert_eq!(fixture.cancel(key("a")), Ok(Cancelled::Cancelled));
+    });
+    assert_eq!(fixture.send_unanswered().changes, []);
+    fixture.advance(secs(60));
+    assert_eq!((fixture.sent.len(), fixture.owner.loaded()), (0, 0));
+    assert!(fixture.stopped.is_none(), "{:?}", fixture.stopped);
+    let next = fixture.schedule(keyed("b", secs(34)));
+    fixture.advance(secs(34));
+    assert_eq!(fixture.sent[0].fire_id.task, next.id, "pages are read on");
+}
+
+#[test]
+fn a_cancel_is_not_answered_for_an_earlier_task_because_the_present_one_was_lost() {
+    let mut fixture = OwnerFixture::new();
+    fixture.schedule(keyed("a", secs(50)));
+    assert_eq!(fixture.cancel(key("a")), Ok(Cancelled::Cancelled));
+    fixture.schedule(keyed("a", secs(50)));
+    fixture.lose_batches(1);
+    assert_eq!(fixture.cancel(key("a")), Err(EngineError::Stopped), "the caller tries again");
+    assert_eq!(fixture.counts().scheduled, 1);
+    assert_eq!(fixture.cancel(key("a")), Ok(Cancelled::Cancelled));
+    fixture.advance(secs(60));
+    assert_eq!(fixture.sent.len(), 0, "{:?}", fixture.stopped);
+}
+
+#[test]
+fn a_task_whose_touch_was_lost_while_its_page_was_read_fires_at_the_new_time_only() {
+    let mut fixture = read_after_a_lost_change(keyed("a", secs(34)), |fixture| {
+        fixture.touch(key("a"), TouchTo::To(Due::In(secs(90)))).unwrap();
+    });
+    let moved_to = fixture.now.after(secs(89));
+    fixture.advance(secs(88));
+    assert_eq!(fixture.sent.len(), 0, "{:?}", fixture.stopped);
+    fixture.advance(secs(2));
+    let fired: Vec<_> = fixture.sent.iter().map(|delivery| delivery.fire_at).collect();
+    assert_eq!(fired, [moved_to], "{:?}", fixture.stopped);
+}
+
+#[test]
+fn a_task_whose_touch_was_lost_before_it_was_looked_up_fires_at_the_new_time_only() {
+    let mut fixture = OwnerFixture::new();
+    fixture.advance(secs(8));
+    let task = fixture.schedule(keyed("a", secs(34)));
+    fixture.advance(secs(6));
+    fixture.schedule(once(secs(3600)));
+    // The task belongs to the page that is being read, so the owner looks it up after the touch.
+    fixture.now = fixture.now.after(secs(1));
+    fixture.act();
+    let moved_to = task.fire_at.after(millis(500));
+    let mut touched = fixture.send_touch(key("a"), TouchTo::To(Due::At(moved_to)));
+    perform_lookup(&mut fixture);
+    perform_write(&mut fixture);
+    assert_eq!(touched.try_recv().unwrap(), Ok(moved_to));
+    fixture.lose_batches(1);
+    perform_lookup(&mut fixture);
+    fixture.run();
+    fixture.advance(secs(60));
+    let fired: Vec<_> = fixture.sent.iter().map(|delivery| delivery.fire_at).collect();
+    assert_eq!(fired, [moved_to], "{:?}", fixture.stopped);
+}
+
 #[test]
 fn a_store_that_has_lost_more_than_is_retained_stops_the_owner() {
     let mut fixture = OwnerFixture::new();
@@ -154,9 +247,17 @@ fn in_doubt_after_a_failover(
 
 /// Performs the pending write.
 fn perform_write(fixture: &mut OwnerFixture) {
-    let apply = |action: &Action| matches!(action, Action::Apply(_));
-    let apply = fixture.actions.iter().position(apply).unwrap();
-    fixture.perform(apply);
+    perform(fixture, |action| matches!(action, Action::Apply(_)));
+}
+
+/// Performs the pending lookup.
+fn perform_lookup(fixture: &mut OwnerFixture) {
+    perform(fixture, |action| matches!(action, Action::Lookup(_)));
+}
+
+fn perform(fixture: &mut OwnerFixture, which: impl Fn(&Action) -> bool) {
+    let index = fixture.actions.iter().position(which).unwrap();
+    fixture.perform(index);
 }
 
 #[test]

@@ -8,6 +8,7 @@ mod bodies;
 mod causes;
 mod dead_letters;
 mod explain;
+mod fast_path;
 mod fires;
 mod grpc;
 mod grpc_reads;

@@ -345,7 +345,8 @@ fn fires_due_while_a_series_is_paused_are_skipped_and_recorded() {
     let next = lease_and_ack(&broker);
     assert_eq!(broker.delete("beat").0, 200);
     let fires = fires(&broker, task["id"].as_str().unwrap());
-    let skipped = fires.iter().find(|fire| fire["end"] == "skipped").unwrap();
+    let skipped = fires.iter().find(|fire| fire["end"] == "skipped");
+    let skipped = skipped.unwrap_or_else(|| panic!("nothing was skipped: {fires:?}"));
     assert_eq!(
         (&skipped["skipped"]["reason"], &skipped["attempts"]),
         (&json!("paused"), &json!([]))

@@ -1,6 +1,6 @@
 //! The next fires of a task, each with its local time and why it is then.
 
-use punctual_core::{Outcome, Schedule, Task, TaskState, Timestamp, format_duration};
+use punctual_core::{OVERLAPS_MAX, Outcome, Schedule, Task, TaskState, Timestamp, format_duration};
 
 use super::zone_of;
 
@@ -29,10 +29,25 @@ pub(crate) fn next_fires(task: &Task, now: Timestamp) -> Vec<UpcomingFire> {
 }
 
 /// What follows the fire in flight if it ends now: the overlap policy skips what was due meanwhile.
+/// Fires that may overlap and are due are in flight or wait in their lane, as many as may be open.
 fn after_flight(task: &Task, now: Timestamp) -> Option<Task> {
-    let mut ended = task.clone();
+    let overlapping = task.overlapping.iter().filter(|fire| fire.fire_at > now);
+    let mut ended = Task { overlapping: overlapping.cloned().collect(), ..task.clone() };
+    if task.fire_at > now {
+        // Only fires before this one are in flight.
+        return Some(ended);
+    }
     ended.add_attempt(task.fire_at, now, Outcome::Acked);
-    follows(&ended, now)
+    let mut next = follows(&ended, now)?;
+    if task.may_overlap() {
+        for _ in task.overlapping.len() + 1..OVERLAPS_MAX {
+            if next.fire_at > now {
+                break;
+            }
+            next = follows(&next, now)?;
+        }
+    }
+    Some(next)
 }
 
 fn follows(task: &Task, now: Timestamp) -> Option<Task> {

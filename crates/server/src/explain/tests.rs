@@ -285,13 +285,42 @@ fn the_next_fires_of_a_task_follow_its_schedule() {
 
     // A fire that is in flight for five and a half intervals.
     for (overlap, next) in
-        [(Overlap::Allow, at(-270)), (Overlap::Skip, at(30)), (Overlap::QueueOne, at(-270))]
+        [(Overlap::Allow, at(30)), (Overlap::Skip, at(30)), (Overlap::QueueOne, at(-270))]
     {
         let series = Arc::new(Series { overlap, ..Series::default() });
         let every = task(Schedule::Every { interval: secs(60), series }, queue(), at(-330));
         let firing = Task { state: TaskState::Firing, ..every };
         assert_eq!(next_fires(&firing, NOW)[0].fire_at, next, "{overlap:?}");
     }
+}
+
+#[test]
+fn the_next_fires_of_a_task_with_overlapping_ones_in_flight_are_not_due_yet() {
+    let fire_times =
+        |task: &Task| next_fires(task, NOW).iter().map(|fire| fire.fire_at).collect::<Vec<_>>();
+    let firing = |count, first| {
+        let series = Arc::new(Series { count: Some(count), ..Series::default() });
+        let every = task(Schedule::Every { interval: secs(60), series }, queue(), at(first));
+        Task { state: TaskState::Firing, ..every }
+    };
+    // Two are in flight; the third is the last.
+    let two = firing(3, -90).with_next_fire(&[]).unwrap();
+    assert_eq!((two.fire_at, two.overlapping.len()), (at(-30), 1));
+    assert_eq!(fire_times(&two), [at(30)]);
+    // The second has ended, and the third waits for its time.
+    let three = two.next_step(TaskState::Done, NOW).next.unwrap();
+    assert_eq!((three.fire_at, three.overlapping.len()), (at(30), 1));
+    assert_eq!(fire_times(&three), [at(30)]);
+    // Both are in flight, and there is no third.
+    let last = firing(2, -90).with_next_fire(&[]).unwrap();
+    assert_eq!(fire_times(&last), []);
+    // As many are open as may be: the next one is due, and waits until one of them has ended.
+    let (mut all, mut in_flight) = (firing(1000, -6000), Vec::new());
+    while let Some(next) = all.with_next_fire(&in_flight) {
+        in_flight.push(all.nominal_at);
+        all = next;
+    }
+    assert_eq!(fire_times(&all)[0], all.fire_at.after(secs(60)));
 }
 
 #[test]

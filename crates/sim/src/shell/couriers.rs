@@ -133,7 +133,7 @@ impl Simulation {
             local_time,
             error_max,
         };
-        self.checker.receive(&seen, &self.store.disturbed);
+        self.checker.receive(&seen, &self.store);
         self.record.receive(&delivery, &mut self.checker);
         let timeout = millis(delivery.definition.timeout);
         let (after, outcome) = self.receiver(&delivery, timeout);

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use super::facts::{NoticeFacts, NoticeKind, state_name};
 use super::sentence::sentence;
 use crate::alarms::rule_form::AlarmRuleBody;
+use crate::alarms::value_form::share;
 
 /// The document. Times are RFC 3339.
 #[derive(Debug, Serialize)]
@@ -60,11 +61,11 @@ const fn type_name(kind: NoticeKind) -> &'static str {
     }
 }
 
-/// What was measured: a number, two numbers of which a receiver can make the share, or a duration.
+/// What was measured, as the API shows it: a number, a share or a duration.
 fn value(value: AlarmValue) -> Value {
     match value {
         AlarmValue::Count(count) => json!(count),
-        AlarmValue::Share { failed, total } => json!({"failed": failed, "total": total}),
+        AlarmValue::Share { failed, total } => json!(share(failed, total)),
         AlarmValue::Time(time) => json!(format_duration(time)),
     }
 }
@@ -103,12 +104,7 @@ mod tests {
         assert_eq!(got, want);
         let share = AlarmValue::Share { failed: 3, total: 10 };
         for (kind, value, name, shown) in [
-            (
-                NoticeKind::Repeated,
-                Some(share),
-                "alarm.repeated",
-                json!({"failed": 3, "total": 10}),
-            ),
+            (NoticeKind::Repeated, Some(share), "alarm.repeated", json!(0.3)),
             (
                 NoticeKind::Over,
                 Some(AlarmValue::Time(Duration::from_millis(61_500))),

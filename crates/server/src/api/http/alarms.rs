@@ -12,9 +12,10 @@ use super::request::{self, BODY_BYTES_MAX, JsonBody, PathName, PathNamespace, Qu
 use super::response::{self, ApiResult, DELETED, Deleted};
 use crate::alarms::notice::NoticeKind;
 use crate::alarms::rule_form::{AlarmRepeat, AlarmRuleBody, ConditionBody, ReceiverBody};
+use crate::alarms::value_form::share;
 use crate::api::alarms::{
-    AlarmView, NoticeState, NoticeView, PutView, delete_alarm, list_alarms, put_alarm, share,
-    show_alarm, test_alarm,
+    AlarmView, NoticeState, NoticeView, PutView, delete_alarm, list_alarms, put_alarm, show_alarm,
+    test_alarm,
 };
 use crate::broker::Broker;
 use crate::fire_form::{ReasonText, ResponseAnswer};

@@ -10,7 +10,8 @@ use punctual_proto::v1::alarm_receiver::To;
 use super::{as_millis, fires, known, millis, sent_webhook, webhook};
 use crate::alarms::notice::NoticeKind;
 use crate::alarms::rule_form::{alarm_queue, robot_webhook, share_thousandths};
-use crate::api::alarms::{AlarmView, NoticeState, NoticeView, share};
+use crate::alarms::value_form::share;
+use crate::api::alarms::{AlarmView, NoticeState, NoticeView};
 
 /// Converts and checks a rule.
 pub(crate) fn rule(sent: v1::AlarmRule) -> Result<AlarmRule, Invalid> {
