@@ -81,10 +81,24 @@ impl BenchBroker {
         Ok(took)
     }
 
+    /// Ends a child and starts it again with an empty store. A broker that runs already is kept.
+    pub(crate) async fn renew(&mut self) -> anyhow::Result<()> {
+        let Some(own) = &mut self.own else { return Ok(()) };
+        own.child.kill().await.context("cannot end the broker")?;
+        std::fs::remove_dir_all(&own.dir).context("cannot remove the data of the broker")?;
+        std::fs::create_dir_all(&own.dir).context("cannot create a directory for the broker")?;
+        (own.child, self.address) = launch(Command::new(program()?), &own.flags).await?;
+        Ok(())
+    }
+
+    /// The id of the process, if it is a child of this process.
+    pub(crate) fn pid(&self) -> Option<u32> {
+        self.own.as_ref()?.child.id()
+    }
+
     /// Returns what the broker has used, if it is a child of this process.
     pub(crate) fn usage(&self) -> Option<ProcessUsage> {
-        let pid = self.own.as_ref()?.child.id()?;
-        usage(pid)
+        usage(self.pid()?)
     }
 
     /// Returns how many bytes the data of a child needs on disk.

@@ -2,6 +2,8 @@
 //!
 //! Sending costs as little as possible, because the bench shares the machine with the broker.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use anyhow::{Context as _, bail};
 use bytes::Bytes;
 use punctual_proto::v1::tasks_client::TasksClient;
@@ -117,15 +119,26 @@ pub(crate) fn workers(channel: Channel) -> WorkersClient<Channel> {
         .max_encoding_message_size(MESSAGE_BYTES_MAX)
 }
 
-/// A task for the queue. Its payload starts with its number.
-pub(crate) fn task(number: u64, at_ms: u64) -> NewTask {
+/// Takes this many consecutive numbers that no other task of this process has. Returns the first.
+pub(crate) fn take_numbers(count: u64) -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    NEXT.fetch_add(count, Ordering::Relaxed)
+}
+
+/// The payload of a task. It starts with its number.
+pub(crate) fn payload(number: u64) -> Vec<u8> {
     let mut payload = Vec::with_capacity(PAYLOAD_BYTES);
     payload.extend_from_slice(&number.to_be_bytes());
     payload.resize(PAYLOAD_BYTES, b'.');
+    payload
+}
+
+/// A task for the queue.
+pub(crate) fn task(number: u64, at_ms: u64) -> NewTask {
     NewTask {
         when: Some(new_task::When::AtMs(at_ms)),
         target: Some(Target { to: Some(target::To::Queue(QUEUE.to_owned())) }),
-        payload: Bytes::from(payload),
+        payload: Bytes::from(payload(number)),
         ..NewTask::default()
     }
 }

@@ -1,13 +1,17 @@
 //! The workloads that can be chosen, and what each of them works with.
 
+use std::path::PathBuf;
+use std::time::Duration;
+
 use clap::ValueEnum;
 
 use crate::broker::BenchBroker;
+use crate::redis::{BenchRedis, Fsync};
 use crate::report::BenchReport;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Workload {
-    /// Tasks for the next days, one at a time and in batches, over HTTP and gRPC
+    /// Tasks for the next days, one at a time and in batches, over HTTP, gRPC and the Rust client
     Schedule,
     /// Lag to a worker: a thousand tasks per second for 20 s, and 20,000 in one millisecond
     Lag,
@@ -17,9 +21,9 @@ pub(crate) enum Workload {
     Webhook,
     /// Lag to a worker while another target hangs
     Neighbour,
-    /// Watches touched by key, in batches
+    /// Watches touched and tasks postponed by key, one at a time and in batches; memory afterwards
     Touch,
-    /// Tasks cancelled by id, in batches
+    /// Tasks cancelled by key and by id, one at a time and in batches
     Cancel,
     /// Time until a broker that was killed answers again
     Restart,
@@ -42,7 +46,28 @@ pub(crate) struct BenchContext {
     pub(crate) report: BenchReport,
     /// All sizes are divided by this: 10 with `--quick`, else 1.
     pub(crate) divisor: u64,
-    pub(crate) seconds: u64,
+    /// How long each rate is measured.
+    pub(crate) length: Duration,
+    /// How often each rate is measured.
+    pub(crate) rounds: usize,
+    /// The Redis that runs beside the broker.
+    pub(crate) redis: Option<BenchRedis>,
+    /// Where directories for data are created.
+    pub(crate) dir: PathBuf,
     pub(crate) pending: u64,
     pub(crate) keys: u64,
+}
+
+impl BenchContext {
+    /// Empties the stores of the broker and of Redis.
+    pub(crate) async fn renew(&mut self) -> anyhow::Result<()> {
+        self.broker.renew().await?;
+        if let Some(redis) = self.redis.take() {
+            let commands = redis.target().commands;
+            redis.stop().await?;
+            let redis = BenchRedis::start(&self.dir, Fsync::Always).await?;
+            self.redis = Some(redis.with_commands(commands));
+        }
+        Ok(())
+    }
 }

@@ -3,9 +3,10 @@
 //!
 //! The broker is another process, so its memory, CPU time and disk are measured apart from those of
 //! the bench; both share the machine. Every workload counts lost, doubled and early deliveries.
-//! `broker` runs the broker, `connection` sends load, `worker` receives, `machine` watches the
-//! machine, `report` collects the rows, and `workloads` has one file per workload. `tenants`
-//! measures one namespace beside another that does harm.
+//! `broker` runs the broker, `connection` sends load from many `senders`, `worker` receives,
+//! `machine` watches the machine, `report` collects the rows, and `workloads` has one file per
+//! workload. `rounds` measures a rate several times, in turns with `redis` if it runs beside.
+//! `tenants` measures one namespace beside another that does harm.
 //!
 //! Comparisons of the store and the wheel with other systems are in `crates/bench/compare`.
 
@@ -16,21 +17,28 @@ mod context;
 mod machine;
 mod names;
 mod receiver;
+mod redis;
 mod report;
+mod rounds;
+mod senders;
 mod tenants;
 mod worker;
 mod workloads;
 
 use std::path::PathBuf;
+use std::time::Duration;
 
+use anyhow::Context as _;
 use clap::ValueEnum;
 
 use broker::BenchBroker;
 use context::{BenchContext, Workload};
-use report::{BenchReport, MEASUREMENTS};
+use redis::work::RedisCommands;
+use report::{BESIDE_REDIS, BenchReport, MEASUREMENTS};
 use tenants::TenantsArgs;
 
 pub use names::SlowNameServer;
+pub use redis::{BenchRedis, Fsync, RespConnection};
 pub use tenants::TenantLoad;
 
 /// The flags of `punctual bench`.
@@ -38,6 +46,7 @@ pub use tenants::TenantLoad;
 #[command(after_help = "Examples:
   punctual bench --quick
   punctual bench --only lag,drain
+  punctual bench --only schedule,touch,cancel,drain --beside redis
   punctual bench --only schedule --broker http://127.0.0.1:7400
   punctual bench tenants --quick")]
 #[command(args_conflicts_with_subcommands = true)]
@@ -65,6 +74,17 @@ pub struct BenchArgs {
     #[arg(long, default_value_t = 5)]
     seconds: u64,
 
+    /// Do the same work with another system in turns, and print the ratio of each rate
+    ///
+    /// Starts a redis-server with `appendfsync always`, which syncs before each answer as a broker
+    /// does. `schedule`, `touch`, `cancel` and `drain` have a Redis side.
+    #[arg(long, value_name = "SYSTEM")]
+    beside: Option<Beside>,
+
+    /// How often each rate is measured; the median counts. The default is 3 with --beside, else 1
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..=99))]
+    rounds: Option<u64>,
+
     /// Run everything at a tenth of its size, as a smoke test
     #[arg(long)]
     quick: bool,
@@ -82,6 +102,15 @@ pub struct BenchArgs {
     json: bool,
 }
 
+/// The system that runs beside the broker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Beside {
+    /// Redis, with commands for each task: the replies tell what happened to it
+    Redis,
+    /// Redis, with one command for a whole batch: the reply is only a count
+    RedisBulk,
+}
+
 #[derive(Debug, clap::Subcommand)]
 enum BenchCommand {
     /// Measure how much later a namespace becomes while another does harm
@@ -93,7 +122,8 @@ pub async fn run(args: BenchArgs) -> anyhow::Result<String> {
     if let Some(BenchCommand::Tenants(args)) = args.command {
         return tenants::run(args).await;
     }
-    let mut report = BenchReport::new(MEASUREMENTS, args.json);
+    let columns = if args.beside.is_some() { BESIDE_REDIS } else { MEASUREMENTS };
+    let mut report = BenchReport::new(columns, args.json);
     let all = Workload::value_variants();
     let workloads = if args.only.is_empty() { all } else { &args.only };
     let divisor = if args.quick { 10 } else { 1 };
@@ -102,20 +132,48 @@ pub async fn run(args: BenchArgs) -> anyhow::Result<String> {
             workloads::cluster::run(&mut report, &args.dir, divisor).await?;
             continue;
         }
-        let broker = match &args.broker {
-            Some(url) => BenchBroker::running(url)?,
-            None => {
-                let partitions = args.partitions.to_string();
-                BenchBroker::start(&args.dir, &["--partitions", &partitions]).await?
-            }
-        };
-        let seconds = if args.quick { 1 } else { args.seconds.max(1) };
-        let (pending, keys) = (args.pending, args.keys);
-        let mut bench = BenchContext { broker, report, divisor, seconds, pending, keys };
+        let mut bench = args.context(report, divisor).await?;
         bench.report.begin();
         workloads::run(*workload, &mut bench).await?;
         report = bench.report;
         bench.broker.stop().await?;
     }
     Ok(report.finish())
+}
+
+impl BenchArgs {
+    /// Starts the servers of a workload.
+    async fn context(&self, report: BenchReport, divisor: u64) -> anyhow::Result<BenchContext> {
+        let commands = self.beside.map(|beside| match beside {
+            Beside::Redis => RedisCommands::Each,
+            Beside::RedisBulk => RedisCommands::Bulk,
+        });
+        let redis = match commands {
+            Some(commands) => {
+                let redis = BenchRedis::start(&self.dir, Fsync::Always).await;
+                let redis = redis.context("--beside needs a redis-server of its own")?;
+                Some(redis.with_commands(commands))
+            }
+            None => None,
+        };
+        let broker = match &self.broker {
+            Some(url) => BenchBroker::running(url)?,
+            None => {
+                let partitions = self.partitions.to_string();
+                BenchBroker::start(&self.dir, &["--partitions", &partitions]).await?
+            }
+        };
+        let rounds = self.rounds.unwrap_or(if self.beside.is_some() { 3 } else { 1 });
+        Ok(BenchContext {
+            broker,
+            redis,
+            report,
+            divisor,
+            length: Duration::from_millis(self.seconds.max(1) * 1000 / divisor),
+            rounds: usize::try_from(rounds)?,
+            dir: self.dir.clone(),
+            pending: self.pending,
+            keys: self.keys,
+        })
+    }
 }

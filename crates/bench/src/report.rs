@@ -13,6 +13,15 @@ pub(crate) type ReportColumns = &'static [(&'static str, &'static str)];
 pub(crate) const MEASUREMENTS: ReportColumns =
     &[("what", "measurement"), ("reached", "result"), ("wanted", "target")];
 
+/// The columns of a report with `--beside redis`. Rows without a Redis side leave out the last two.
+pub(crate) const BESIDE_REDIS: ReportColumns = &[
+    ("what", "measurement"),
+    ("reached", "result"),
+    ("wanted", "target"),
+    ("redis", "Redis, `appendfsync always`"),
+    ("ratio", "ratio"),
+];
+
 /// One measurement.
 #[derive(Debug)]
 struct BenchRow {
@@ -40,7 +49,7 @@ impl BenchReport {
         self.machine.sample();
     }
 
-    /// Adds a row to a report of [`MEASUREMENTS`]. `figures` are the numbers for `--json`.
+    /// Adds a row with the columns of [`MEASUREMENTS`]. `figures` are the numbers for `--json`.
     pub(crate) fn row(
         &mut self,
         what: impl Into<String>,
@@ -51,8 +60,9 @@ impl BenchReport {
         self.cells(vec![what.into(), reached.into(), wanted.to_owned()], figures);
     }
 
-    /// Adds a row with one text for each column.
-    pub(crate) fn cells(&mut self, cells: Vec<String>, figures: Value) {
+    /// Adds a row with one text for each column. Texts may be left out at the end.
+    pub(crate) fn cells(&mut self, mut cells: Vec<String>, figures: Value) {
+        cells.resize(self.columns.len(), "–".to_owned());
         let machine = self.machine.sample();
         self.rows.push(BenchRow { cells, figures, machine });
     }

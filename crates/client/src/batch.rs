@@ -9,7 +9,6 @@ mod outage;
 mod queue;
 
 use std::collections::VecDeque;
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -32,11 +31,6 @@ use crate::wire::{SCHEDULE_MANY, SharedBatchCodec};
 
 /// Queued calls before a caller must wait: two batches, so that the next is ready when one is sent.
 const CALLS_MAX: usize = 2 * TASKS_MAX;
-/// Batches in flight. A broker commits many of them together; more would only wait there.
-const IN_FLIGHT_MAX: usize = 16;
-/// How long a batch waits for further tasks while another one is in flight: less than most commits
-/// take, and the shortest pause of the runtime. A single caller never waits.
-const LINGER: Duration = Duration::from_millis(1);
 
 /// Starts the task that sends batches. It ends when all senders are dropped and the last batch is
 /// answered.
@@ -62,10 +56,12 @@ async fn run(
     let mut outage = Outage::new(give_up_after);
     loop {
         if queue.is_empty() {
+            let idle_since = clock::now();
             match calls.recv().await {
                 Some(call) => queue.push(call),
                 None => return,
             }
+            outage.after_idle(clock::now() - idle_since);
         }
         let (address, channel) = brokers.channel();
         let mut grpc = Grpc::new(channel).max_decoding_message_size(ANSWER_BYTES_MAX);
@@ -141,20 +137,17 @@ impl BatchStream<'_> {
         }
         let mut answers = open(grpc, batches).await?;
         self.opened = true;
-        let mut linger = pin!(clock::after(LINGER));
-        let mut lingering = false;
         let mut callers = true;
         while callers || !self.queue.is_empty() || !self.in_flight.is_empty() {
-            let can_send = !self.queue.is_empty() && self.in_flight.len() < IN_FLIGHT_MAX;
-            let alone = self.in_flight.is_empty() || self.queue.is_ready();
-            if can_send && !alone && !lingering {
-                linger.as_mut().reset(clock::now() + LINGER);
-                lingering = true;
-            }
-            let due = can_send && (alone || linger.is_elapsed());
+            let due = self.queue.is_due(self.in_flight.len());
             tokio::select! {
                 biased;
-                answer = answers.message() => self.answer(answer?)?,
+                answer = answers.message() => {
+                    self.answer(answer?)?;
+                    // Callers that were answered often call again: the next batch has these calls.
+                    tokio::task::yield_now().await;
+                    self.take_waiting(calls);
+                }
                 call = calls.recv(), if callers && !self.queue.is_full() => match call {
                     Some(call) => {
                         self.queue.push(call);
@@ -167,9 +160,7 @@ impl BatchStream<'_> {
                     if let Some(batch) = self.next() {
                         permit.send(batch);
                     }
-                    lingering = false;
                 }
-                () = &mut linger, if can_send && !due => {}
             }
         }
         Ok(())

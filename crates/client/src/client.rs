@@ -3,10 +3,11 @@
 //! All [`Namespace`] handles of a client share one connection for calls; each session of a worker
 //! has its own. Nothing is connected before the first call. If a connection breaks, the client
 //! makes it again or calls another broker. The calls are in `namespace`, those of no namespace in
-//! `client/reads.rs`; `client/state.rs` repeats them where that is safe.
+//! `client/reads.rs`; `client/unary.rs` repeats them where that is safe.
 
 pub(crate) mod reads;
 pub(crate) mod state;
+pub(crate) mod unary;
 
 use std::fmt;
 use std::sync::Arc;

@@ -39,7 +39,9 @@
 //! # }
 //! ```
 //!
-//! Concurrent calls to [`NewTask::schedule`] are sent together in batches. The first call connects;
+//! Concurrent calls to [`NewTask::schedule`] are sent together in batches, and so are those to
+//! [`Namespace::cancel`] and [`Namespace::touch`]. A call that is alone waits for no other. The
+//! first call connects;
 //! a broken connection is made again, with growing pauses. Each method documents whether the client
 //! repeats the call when its answer is lost. All queues, batches and waits are bounded.
 
@@ -55,6 +57,7 @@ mod dedup;
 mod delivery;
 mod error;
 mod failure;
+mod gather;
 mod namespace;
 mod record;
 mod task;

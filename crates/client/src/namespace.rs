@@ -3,7 +3,8 @@
 //!
 //! The client repeats a call only if repeating it has no further effect or if no broker has carried
 //! it out. The [`Error`] of a call tells whether a broker may have carried it out. `task` builds
-//! tasks, `batch` sends them in batches, and `worker` has workers.
+//! tasks, `batch` sends them in batches, `gather` sends calls about one task each together, and
+//! `worker` has workers.
 
 pub(crate) mod alarms;
 pub(crate) mod reads;
@@ -17,7 +18,9 @@ use tokio::sync::oneshot;
 use crate::answer::{CancelResult, Page, Touched};
 use crate::batch::{ScheduleCall, TASKS_MAX, split};
 use crate::brokers::channel::TasksStub;
-use crate::client::state::{ClientState, RetryWhen};
+use crate::client::state::ClientState;
+use crate::client::unary::RetryWhen;
+use crate::gather::{CancelBy, NamedCall, NamedVerb};
 use crate::task::{NewTask, Scheduled, Task, TaskId, TaskState};
 use crate::time::millis_up;
 use crate::worker::WorkerBuilder;
@@ -130,11 +133,13 @@ impl Namespace {
 
     /// Cancels the task with a key. After [`CancelResult::Cancelled`] it never fires again.
     ///
+    /// Concurrent calls are sent together. Dropping this future does not stop the call.
+    ///
     /// # Errors
     /// Any [`Error`]. After [`Error::Lost`] call again; [`CancelResult::NotFound`] may then mean
     /// that the first call has cancelled it.
     pub async fn cancel(&self, key: impl Into<String>) -> Result<CancelResult, Error> {
-        one(self.cancel_many([key]).await?)
+        self.cancel_one(CancelBy::Key, key.into()).await
     }
 
     /// Cancels the task with an id.
@@ -142,7 +147,19 @@ impl Namespace {
     /// # Errors
     /// Those of [`Namespace::cancel`].
     pub async fn cancel_id(&self, id: &TaskId) -> Result<CancelResult, Error> {
-        one(self.cancel_all(Vec::new(), vec![id.as_str().to_owned()]).await?)
+        self.cancel_one(CancelBy::Id, id.as_str().to_owned()).await
+    }
+
+    async fn cancel_one(&self, by: CancelBy, name: String) -> Result<CancelResult, Error> {
+        let (reply, answer) = oneshot::channel();
+        self.gather(name, NamedVerb::Cancel(by, reply)).await?;
+        answer.await.map_err(|_| Error::Stopped)?
+    }
+
+    /// Puts a call about one task into the queue of those that are sent together.
+    async fn gather(&self, name: String, verb: NamedVerb) -> Result<(), Error> {
+        let call = NamedCall { namespace: Arc::clone(&self.name), name, verb };
+        self.client.named_calls().send(call).await.map_err(|_| Error::Stopped)
     }
 
     /// Cancels the tasks with these keys. Returns one result for each, in order.
@@ -153,44 +170,21 @@ impl Namespace {
         &self,
         keys: impl IntoIterator<Item = K>,
     ) -> Result<Vec<Result<CancelResult, Error>>, Error> {
-        self.cancel_all(keys.into_iter().map(Into::into).collect(), Vec::new()).await
-    }
-
-    async fn cancel_all(
-        &self,
-        keys: Vec<String>,
-        ids: Vec<String>,
-    ) -> Result<Vec<Result<CancelResult, Error>>, Error> {
-        let count = keys.len() + ids.len();
-        let request = v1::CancelRequest { namespace: self.name.to_string(), keys, ids };
-        let call = |mut tasks: TasksStub| {
-            let request = request.clone();
-            async move { tasks.cancel(request).await }
-        };
-        let answer = self.client.call(RetryWhen::IfNotSeen, call).await?;
-        if answer.results.len() != count {
-            return Err(Error::Answer("cancel returned the wrong number of results"));
-        }
-        Ok(answer.results.into_iter().map(wire::cancel_result).collect())
+        let keys = keys.into_iter().map(Into::into).collect();
+        let (namespace, ids) = (self.name.to_string(), Vec::new());
+        self.client.unary().cancel(v1::CancelRequest { namespace, keys, ids }).await
     }
 
     /// Touches the watch with a key: it is due after its `within` from now.
     ///
+    /// Concurrent calls are sent together. Dropping this future does not stop the call.
+    ///
     /// # Errors
     /// [`Error::Problem`] with status 404 if there is no such task; any other [`Error`].
     pub async fn touch(&self, key: impl Into<String>) -> Result<(), Error> {
-        let key = key.into();
-        let mut touched = self.touch_many([key.clone()], Touch::default()).await?;
-        match (touched.problems.pop(), touched.missing.is_empty()) {
-            (Some((_, error)), _) => Err(error),
-            (None, true) => Ok(()),
-            (None, false) => Err(Error::Problem(crate::Problem {
-                kind: "urn:punctual:task-not-found".to_owned(),
-                status: 404,
-                detail: format!("task {key:?} not found in namespace {:?}", self.name),
-                field: None,
-            })),
-        }
+        let (reply, answer) = oneshot::channel();
+        self.gather(key.into(), NamedVerb::Touch(reply)).await?;
+        answer.await.map_err(|_| Error::Stopped)?
     }
 
     /// Touches many tasks, and creates those that are missing if [`Touch::create`] was given.
@@ -208,11 +202,7 @@ impl Namespace {
             to: touch.to,
             create: touch.create.map(NewTask::into_message).transpose()?,
         };
-        let call = |mut tasks: TasksStub| {
-            let request = request.clone();
-            async move { tasks.touch(request).await }
-        };
-        self.client.call(RetryWhen::Always, call).await.map(wire::touched)
+        self.client.unary().touch(request).await
     }
 
     /// Returns the task with a key or an id; `None` if there is none. A task that has ended is
@@ -228,7 +218,8 @@ impl Namespace {
             let request = request.clone();
             async move { tasks.get(request).await }
         };
-        let answer = reads::unless_not_found(self.client.call(RetryWhen::Always, call).await)?;
+        let answer =
+            reads::unless_not_found(self.client.unary().call(RetryWhen::Always, call).await)?;
         answer.map(wire::task).transpose()
     }
 
@@ -242,7 +233,7 @@ impl Namespace {
             let request = request.clone();
             async move { tasks.list(request).await }
         };
-        let answer = self.client.call(RetryWhen::Always, call).await?;
+        let answer = self.client.unary().call(RetryWhen::Always, call).await?;
         let next = if answer.next.is_empty() { None } else { Some(answer.next) };
         Ok(Page {
             tasks: answer.tasks.into_iter().map(wire::task).collect::<Result<_, _>>()?,
@@ -302,7 +293,7 @@ impl NewTask<Namespace> {
             let request = request.clone();
             async move { tasks.schedule(request).await }
         };
-        wire::schedule_response(namespace.client.call(retry_when, call).await?)
+        wire::schedule_response(namespace.client.unary().call(retry_when, call).await?)
     }
 }
 
@@ -394,8 +385,4 @@ impl List {
         self.0.cursor = cursor.into();
         self
     }
-}
-
-fn one<T>(results: Vec<Result<T, Error>>) -> Result<T, Error> {
-    results.into_iter().next().unwrap_or(Err(Error::Answer("the answer has no result")))
 }

@@ -34,17 +34,25 @@ use crate::ownership::in_flight::InFlight;
 #[derive(Debug, Default)]
 pub(crate) struct Commands {
     calls: PendingCalls,
-    /// Commands by subject. The first of a queue is being looked up, or was taken and its decision
-    /// is not durable.
-    queues: HashMap<Subject, VecDeque<QueuedCommand>, RandomState>,
-    /// Lookups in flight.
-    lookups: HashMap<Subject, ReadToken, RandomState>,
+    /// Commands by subject. Each command needs its subject here three times, so the lookup in
+    /// flight is part of the queue.
+    queues: HashMap<Subject, SubjectQueue, RandomState>,
     /// Lookups that are sent at the end of this turn.
     lookups_wanted: Vec<Lookup>,
     /// Subjects to look up again when no decision about a task is pending.
     watchers: HashMap<TaskId, Vec<Subject>, RandomState>,
     /// Subjects to look up again when the store has every batch that it had lost.
     under_repair: Vec<Subject>,
+}
+
+/// The commands about one subject.
+#[derive(Debug)]
+struct SubjectQueue {
+    /// In arrival order. The first is being looked up, or was taken and its decision is not
+    /// durable.
+    commands: VecDeque<QueuedCommand>,
+    /// The lookup in flight.
+    lookup: Option<ReadToken>,
 }
 
 impl Commands {
@@ -64,7 +72,7 @@ impl Commands {
     /// Answers all pending calls: queued commands and `unsent` ones are not carried out, and it is
     /// not known whether the others are.
     pub(crate) fn refuse_all(&mut self, unsent: impl Iterator<Item = ReplyTo>) {
-        let queued = self.queues.drain().flat_map(|(_, queue)| queue);
+        let queued = self.queues.drain().flat_map(|(_, queue)| queue.commands);
         for reply in queued.filter_map(|command| command.reply()).chain(unsent) {
             self.calls.answer(reply, Err(EngineError::Stopped));
         }
@@ -74,7 +82,9 @@ impl Commands {
     /// Answers what callers want of a subject as not carried out, all of it, so that a caller that
     /// tries again does so in the same order. The owner's own commands stay.
     fn refuse_queued(&mut self, subject: &Subject) {
-        let Some(queue) = self.queues.get_mut(subject) else { return };
+        let Some(SubjectQueue { commands: queue, .. }) = self.queues.get_mut(subject) else {
+            return;
+        };
         let (refused, own): (VecDeque<_>, VecDeque<_>) =
             std::mem::take(queue).into_iter().partition(|command| command.reply().is_some());
         *queue = own;
@@ -85,13 +95,14 @@ impl Commands {
 
     /// Returns the lookup that the first command about a subject needs.
     fn first_lookup(&self, subject: &Subject) -> Option<Lookup> {
-        let first = self.queues.get(subject)?.front()?;
+        let first = self.queues.get(subject)?.commands.front()?;
         Some(first.lookup(subject))
     }
 
     /// Returns the deliveries in flight at another broker whose lookups are pending.
     pub(crate) fn adoptions(&self) -> impl Iterator<Item = &InFlight> {
-        self.queues.values().flatten().filter_map(QueuedCommand::adoption)
+        let commands = self.queues.values().flat_map(|queue| &queue.commands);
+        commands.filter_map(QueuedCommand::adoption)
     }
 
     /// Returns the subjects to look up again after a repair.

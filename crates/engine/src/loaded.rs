@@ -7,5 +7,6 @@
 pub(crate) mod budget;
 pub(crate) mod fire;
 pub(crate) mod load;
+pub(crate) mod loaded_ref;
 pub(crate) mod loader;
 pub(crate) mod tasks;

@@ -4,6 +4,8 @@
 //! that the shell carries out. Between two calls nothing is half done. Each folder keeps its part
 //! of the state private and adds the steps that need several parts as methods of the owner.
 
+use std::time::Duration;
+
 use punctual_core::{Namespace, RenderRecord, Timestamp};
 use punctual_store::{Retention, StoreError};
 
@@ -186,6 +188,20 @@ impl Owner {
         let due = self.tasks.has_expired() || self.deliveries.has_ready();
         let due = due && !self.tenure.is_draining() && self.may_have_work();
         !self.stopped && (self.writer.has_durable() || due)
+    }
+
+    /// Returns how long the owner can do without its thread: until something is due. Zero while it
+    /// fires, delivers, or hands its partition over.
+    #[must_use]
+    pub fn spare_time(&self, now: Timestamp) -> Duration {
+        let is_needed = self.is_busy()
+            || self.deliveries.in_flight() > 0
+            || self.deliveries.is_resolving()
+            || self.tenure.is_handing_over();
+        if is_needed {
+            return Duration::ZERO;
+        }
+        self.wakes_at().map_or(Duration::MAX, |at| at.since(now))
     }
 
     /// Whether the owner may act, as of the last check of its lease.

@@ -6,12 +6,13 @@
 //! it.
 //!
 //! # How it works
-//! One thread owns the file (`writer`). Whatever waits while a group is being made durable is the
-//! next group: one write and one fdatasync for all, one frame and one commit number for each. A
-//! second thread passes durable entries to the store (`completion`), while the first is already
-//! writing the next group; if nothing waits, the first does that itself. A third prepares the next
-//! files, recycled or filled with zeros, because a commit into blocks that were written before
-//! costs half of one into new blocks (`file_pool`).
+//! One thread writes (`writer`). Whatever waits while a group is being made durable is the next
+//! group: one write and one fdatasync for all, one frame and one commit number for each. A caller
+//! that may be blocked writes a small entry itself while nothing else waits. A second thread passes
+//! durable entries to the store (`completion`), while the first is already writing the next group;
+//! if nothing waits, the thread that has written does that itself. A third prepares the next files,
+//! recycled or filled with zeros, because a commit into blocks that were written before costs half
+//! of one into new blocks (`file_pool`).
 //!
 //! # What always holds
 //! - A group is written only when the one before it is durable. `scan` relies on that to
@@ -50,6 +51,7 @@ use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle, ThreadId};
+use std::time::Duration;
 
 pub use commit::CommitNo;
 pub use commit::{Class, JournalEntry, Replay, ReplayError};
@@ -60,10 +62,10 @@ pub use stats::JournalStats;
 pub use stats::StoreStopwatch;
 
 use disk::Disk;
-use file_pool::{FilePool, LiveFile, PoolStart, SealedFile};
+use file_pool::{FilePool, LiveFile, NextFile, PoolStart, SealedFile};
 use frame::{CLOSED_NAME, CLOSED_UNFINISHED_NAME, ClosingMark, spare_name};
 use scan::Scan;
-use writer::{JournalShared, JournalWriter, QueuedEntry};
+use writer::{JournalShared, JournalWriter, Queue, QueuedEntry};
 
 /// What `open` found.
 #[derive(Debug)]
@@ -96,8 +98,36 @@ pub struct Journal<T> {
     options: JournalOptions,
     disk: Disk,
     shared: Arc<JournalShared<T>>,
+    writer: Arc<Mutex<JournalWriter<T>>>,
     file_pool: Arc<FilePool>,
     threads: Mutex<Option<Threads>>,
+}
+
+/// The turn to write an entry, of a caller that may be blocked. If it is dropped, the writer's
+/// thread writes the entry.
+#[derive(Debug)]
+#[must_use]
+pub struct WriterTurn<'a, T> {
+    journal: &'a Journal<T>,
+    waiting: Queue<T>,
+}
+
+impl<T> WriterTurn<'_, T> {
+    /// Writes the entry, makes it durable and calls `on_durable` for it, all on this thread.
+    pub fn write(mut self) {
+        let waiting = std::mem::take(&mut self.waiting);
+        let Journal { shared, writer, .. } = self.journal;
+        // Without its receiver the journal is broken, which later calls report.
+        let _ = writer::write(shared, writer, waiting);
+    }
+}
+
+impl<T> Drop for WriterTurn<'_, T> {
+    fn drop(&mut self) {
+        if !self.waiting.is_empty() {
+            self.journal.shared.return_turn(std::mem::take(&mut self.waiting));
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -184,11 +214,15 @@ impl<T: Send + 'static> Journal<T> {
 
         let file_pool = Arc::new(FilePool::new(disk.clone(), dir, &options, start));
         let shared = Arc::new(JournalShared::new(opened.last, &active));
-        let writer =
-            JournalWriter::new(disk.clone(), &options, &shared, &file_pool, active, opened.last);
         let (sender, receiver) = completion::completion_channel(on_durable);
+        let (last, parts) = (opened.last, (&shared, &file_pool));
+        let writer = JournalWriter::new(disk.clone(), &options, parts, active, last, sender);
+        let writer = Arc::new(Mutex::new(writer));
         let threads = Threads {
-            write: spawn("journal-write", move || writer.run(&sender))?,
+            write: spawn("journal-write", {
+                let (shared, writer) = (Arc::clone(&shared), Arc::clone(&writer));
+                move || writer::run_writer(&shared, &writer)
+            })?,
             complete: spawn("journal-complete", {
                 let shared = Arc::clone(&shared);
                 move || writer::run_completions(&shared, receiver)
@@ -200,18 +234,31 @@ impl<T: Send + 'static> Journal<T> {
         };
         let threads = Mutex::new(Some(threads));
         let dir = dir.to_owned();
-        Ok((Self { dir, options, disk, shared, file_pool, threads }, opened))
+        Ok((Self { dir, options, disk, shared, writer, file_pool, threads }, opened))
     }
 
     /// Queues an entry and returns before it is durable. Waits while the queue is full.
-    pub async fn append(&self, entry: JournalEntry<T>) -> Result<(), JournalError> {
+    ///
+    /// `spare` is how long the thread of the caller may be blocked; zero if it may not. If the disk
+    /// is quick enough for that and nothing else waits, the entry is not queued: the caller gets
+    /// the turn to write it, and should take it soon, because other entries wait meanwhile.
+    pub async fn append(
+        &self,
+        entry: JournalEntry<T>,
+        spare: Duration,
+    ) -> Result<Option<WriterTurn<'_, T>>, JournalError> {
         let mut queued = self.admit(entry)?;
+        // Without a next file the writer may have to wait for one.
+        let may_block = !spare.is_zero() && matches!(self.file_pool.next(), NextFile::Ready);
+        let spare = if may_block { spare } else { Duration::ZERO };
         loop {
             let mut capacity = pin!(self.shared.capacity.notified());
             // From here on no wake-up is missed.
             capacity.as_mut().enable();
-            match self.shared.offer(queued, &self.options) {
-                Ok(()) => return Ok(()),
+            match self.shared.offer(queued, &self.options, spare) {
+                Ok(turn) => {
+                    return Ok(turn.map(|waiting| WriterTurn { journal: self, waiting }));
+                }
                 Err((JournalError::Busy, back)) => queued = back,
                 Err((why, _)) => return Err(why),
             }

@@ -71,13 +71,13 @@ impl JournalStats {
     }
 }
 
-/// Measures how long something took. The result is only shown, so it needs no `Clock` that tests
-/// can move.
+/// Measures how long something took. The result is shown, and decides which thread writes the next
+/// group; neither needs a `Clock` that tests can move.
 #[derive(Debug)]
 pub struct StoreStopwatch(Instant);
 
 impl StoreStopwatch {
-    #[expect(clippy::disallowed_methods, reason = "a duration that is only shown, never acted on")]
+    #[expect(clippy::disallowed_methods, reason = "the time of a disk, which no test moves")]
     pub fn start() -> Self {
         Self(Instant::now())
     }

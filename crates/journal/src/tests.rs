@@ -179,10 +179,10 @@ fn append_blocking<T: Send + 'static>(
 ) -> Result<(), JournalError> {
     let waker = Waker::from(Arc::new(UnparkOnWake(thread::current())));
     let mut context = Context::from_waker(&waker);
-    let mut append = pin!(journal.append(entry));
+    let mut append = pin!(journal.append(entry, Duration::ZERO));
     loop {
         match append.as_mut().poll(&mut context) {
-            Poll::Ready(accepted) => return accepted,
+            Poll::Ready(accepted) => return accepted.map(|turn| assert!(turn.is_none())),
             Poll::Pending => thread::park(),
         }
     }
@@ -192,12 +192,27 @@ impl<T: Send + 'static> Journal<T> {
     /// Appends, or returns `Busy` instead of waiting.
     fn try_append(&self, entry: JournalEntry<T>) -> Result<(), JournalError> {
         let queued = self.admit(entry)?;
-        self.shared.offer(queued, &self.options).map_err(|(why, _)| why)
+        let offered = self.shared.offer(queued, &self.options, Duration::ZERO);
+        offered.map(|turn| assert!(turn.is_none())).map_err(|(why, _)| why)
     }
 
     /// The last durable commit.
     fn last(&self) -> CommitNo {
         self.shared.last()
+    }
+}
+
+impl<T> JournalShared<T> {
+    /// Sets how long a recent slow group took: tests do not depend on the disk.
+    fn set_slow_group(&self, time: Duration) {
+        self.state().slow_group = time;
+    }
+
+    /// Counts the time of a group, and returns how slow groups are taken to be after it.
+    fn count_time(&self, time: Duration) -> Duration {
+        let mut state = self.state();
+        state.count_time(time);
+        state.slow_group
     }
 }
 

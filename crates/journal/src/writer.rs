@@ -2,6 +2,8 @@
 //!
 //! A group is written only when the one before it is durable, and is in one file. Bytes of a group
 //! that failed cannot be read as frames later; if that cannot be ensured, the journal is broken.
+//! One thread at a time has the turn to write: that of the writer or, for a small group while the
+//! disk is quick, that of the caller, which saves two changes of thread.
 //! `file_pool` provides the next file, `completion` reports to the store, and `scan` reads what is
 //! written here.
 
@@ -9,6 +11,7 @@ use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
+use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::sync::Notify;
@@ -28,6 +31,12 @@ const COPY_BYTES_MAX: usize = 4096;
 /// Bytes of a group that the writer completes itself: the store applies them in less than a
 /// millisecond.
 const COMPLETE_BYTES_MAX: u64 = 64 * 1024;
+/// The slowest recent group with which a caller still writes on its own thread. Its other work
+/// waits meanwhile: with slower disks that costs more than a change of thread.
+const CALLER_WRITES_MAX: Duration = Duration::from_millis(2);
+/// How slow a disk is taken to be before its first group: callers begin to write themselves after
+/// some tens of quick groups.
+const UNKNOWN_DISK: Duration = Duration::from_secs(1);
 
 /// What callers, the writer and the completing thread share.
 #[derive(Debug)]
@@ -40,13 +49,17 @@ pub(super) struct JournalShared<T> {
 }
 
 #[derive(Debug)]
-struct WriterState<T> {
-    queue: VecDeque<QueuedEntry<T>>,
+pub(super) struct WriterState<T> {
+    queue: Queue<T>,
     queue_bytes: usize,
+    /// Whether a thread has the turn to write.
+    pub(super) writing: bool,
     stopping: bool,
     broken: Option<Arc<str>>,
     last: CommitNo,
     file_left: u64,
+    /// How long a recent slow group took to write and sync. Shrinks with every quicker group.
+    pub(super) slow_group: Duration,
     stats: JournalStats,
 }
 
@@ -77,10 +90,12 @@ impl<T> JournalShared<T> {
             state: Mutex::new(WriterState {
                 queue: VecDeque::new(),
                 queue_bytes: 0,
+                writing: false,
                 stopping: false,
                 broken: None,
                 last,
                 file_left: active.left(),
+                slow_group: UNKNOWN_DISK,
                 stats: JournalStats::default(),
             }),
             work: Condvar::new(),
@@ -88,16 +103,19 @@ impl<T> JournalShared<T> {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, WriterState<T>> {
+    pub(super) fn state(&self) -> MutexGuard<'_, WriterState<T>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts an entry in the queue, or returns it with the reason.
+    /// Puts an entry in the queue, or returns it with the reason. Returns the queue if the caller
+    /// has the turn to write it: that is decided by `spare`, the time for which the caller may be
+    /// blocked.
     pub(super) fn offer(
         &self,
         queued: QueuedEntry<T>,
         options: &JournalOptions,
-    ) -> Result<(), (JournalError, QueuedEntry<T>)> {
+        spare: Duration,
+    ) -> Result<Option<Queue<T>>, (JournalError, QueuedEntry<T>)> {
         let mut state = self.state();
         if let Some(why) = &state.broken {
             return Err((JournalError::Broken { why: Arc::clone(why) }, queued));
@@ -108,30 +126,56 @@ impl<T> JournalShared<T> {
         if !state.has_capacity(options, queued.bytes.len()) {
             return Err((JournalError::Busy, queued));
         }
+        if state.caller_writes(&queued, spare) {
+            state.writing = true;
+            return Ok(Some(VecDeque::from([queued])));
+        }
         state.queue_bytes += queued.bytes.len();
         state.queue.push_back(queued);
-        if state.queue.len() == 1 {
+        // A thread that is writing checks the queue before it waits.
+        if state.queue.len() == 1 && !state.writing {
             self.work.notify_one();
         }
-        Ok(())
+        Ok(None)
     }
 
-    /// Takes the whole queue. `None` when the journal stops and the queue is empty.
-    fn take(&self) -> Option<VecDeque<QueuedEntry<T>>> {
+    /// Waits for the turn to write, and takes the whole queue. `None` when the journal stops and
+    /// everything is written.
+    fn wait_for_turn(&self) -> Option<Queue<T>> {
         let mut state = self.state();
         loop {
-            if !state.queue.is_empty() {
+            if !state.writing && !state.queue.is_empty() {
+                state.writing = true;
                 state.queue_bytes = 0;
                 let taken = std::mem::take(&mut state.queue);
                 drop(state);
                 self.wake_callers();
                 return Some(taken);
             }
-            if state.stopping {
+            if !state.writing && state.stopping {
                 return None;
             }
             state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
+    }
+
+    /// Ends the turn of a thread. What was queued meanwhile is left to the writer's thread.
+    fn end_turn(&self) {
+        let mut state = self.state();
+        state.writing = false;
+        if !state.queue.is_empty() || state.stopping {
+            self.work.notify_one();
+        }
+    }
+
+    /// Ends the turn of a caller that has not written its entries: they are the first of the queue.
+    pub(super) fn return_turn(&self, mut waiting: Queue<T>) {
+        let mut state = self.state();
+        state.queue_bytes += waiting.iter().map(|queued| queued.bytes.len()).sum::<usize>();
+        waiting.append(&mut state.queue);
+        state.queue = waiting;
+        drop(state);
+        self.end_turn();
     }
 
     /// Whether nothing waits to be written.
@@ -180,6 +224,63 @@ impl<T> WriterState<T> {
             || (self.queue.len() < options.queue_commits_max
                 && self.queue_bytes + bytes <= options.queue_bytes_max)
     }
+
+    /// Whether a caller that may be blocked for `spare` writes its entry itself.
+    fn caller_writes(&self, queued: &QueuedEntry<T>, spare: Duration) -> bool {
+        let bytes = queued.frame_bytes();
+        // Twice the slowest: a group that takes longer than the last ones still fits.
+        let is_quick = self.slow_group <= CALLER_WRITES_MAX && 2 * self.slow_group <= spare;
+        is_quick
+            && !self.writing
+            && self.queue.is_empty()
+            && bytes <= COMPLETE_BYTES_MAX
+            && bytes <= self.file_left
+    }
+
+    /// Counts the time that a group took.
+    pub(super) fn count_time(&mut self, time: Duration) {
+        self.slow_group = time.max(self.slow_group - self.slow_group / 8);
+    }
+}
+
+/// Entries in the order in which they were accepted.
+pub(super) type Queue<T> = VecDeque<QueuedEntry<T>>;
+
+/// The thread that writes. It ends when the journal is stopped and everything is written.
+pub(super) fn run_writer<T>(shared: &JournalShared<T>, writer: &Mutex<JournalWriter<T>>) {
+    let _end = EndCompletions(writer);
+    while let Some(waiting) = shared.wait_for_turn() {
+        if write(shared, writer, waiting).is_err() {
+            return;
+        }
+    }
+}
+
+/// Ends the completing thread, which waits for the last sender, when the writer's thread ends or
+/// panics.
+struct EndCompletions<'a, T>(&'a Mutex<JournalWriter<T>>);
+
+impl<T> Drop for EndCompletions<'_, T> {
+    fn drop(&mut self) {
+        lock(self.0).sender = None;
+    }
+}
+
+/// Writes and completes entries on this thread, which has the turn, and ends the turn.
+pub(super) fn write<T>(
+    shared: &JournalShared<T>,
+    writer: &Mutex<JournalWriter<T>>,
+    waiting: Queue<T>,
+) -> Result<(), ReceiverGone> {
+    let _guard = BreakJournalOnPanic(shared);
+    let written = lock(writer).write_all(waiting);
+    shared.end_turn();
+    written
+}
+
+fn lock<T>(writer: &Mutex<JournalWriter<T>>) -> MutexGuard<'_, JournalWriter<T>> {
+    // A panic has broken the journal, so that nothing more is written.
+    writer.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The thread that reports completions to the store.
@@ -199,12 +300,16 @@ impl<T> Drop for BreakJournalOnPanic<'_, T> {
             // No thread is left to complete these entries; dropping their items tells the callers.
             let waiting = std::mem::take(&mut self.0.state().queue);
             drop(waiting);
+            self.0.end_turn();
         }
     }
 }
 
-/// The thread that owns the file.
+/// The file, and what it takes to write to it.
+#[derive(Debug)]
 pub(super) struct JournalWriter<T> {
+    /// `None` once the writer's thread has ended.
+    sender: Option<CompletionSender<T>>,
     disk: Disk,
     reserve_bytes: u64,
     shared: Arc<JournalShared<T>>,
@@ -230,12 +335,13 @@ impl<T> JournalWriter<T> {
     pub(super) fn new(
         disk: Disk,
         options: &JournalOptions,
-        shared: &Arc<JournalShared<T>>,
-        file_pool: &Arc<FilePool>,
+        (shared, file_pool): (&Arc<JournalShared<T>>, &Arc<FilePool>),
         active: LiveFile,
         last: CommitNo,
+        sender: CompletionSender<T>,
     ) -> Self {
         Self {
+            sender: Some(sender),
             disk,
             reserve_bytes: options.reserve_bytes(),
             shared: Arc::clone(shared),
@@ -248,29 +354,24 @@ impl<T> JournalWriter<T> {
         }
     }
 
-    /// The thread: runs until the journal is stopped and the queue is empty.
-    pub(super) fn run(mut self, sender: &CompletionSender<T>) {
-        let shared = Arc::clone(&self.shared);
-        let _guard = BreakJournalOnPanic(&shared);
-        while let Some(mut waiting) = shared.take() {
-            while !waiting.is_empty() {
-                let (group, bytes) = self.next_group(&mut waiting);
-                let idle = waiting.is_empty() && shared.is_idle();
-                let completed = match group.is_empty() {
-                    true => Ok(()),
-                    false if idle && bytes <= COMPLETE_BYTES_MAX => sender.complete_now(group),
-                    false => sender.send(group),
-                };
-                if let Err(ReceiverGone) = completed {
-                    return;
-                }
+    /// Makes entries durable, in groups, and completes them.
+    fn write_all(&mut self, mut waiting: Queue<T>) -> Result<(), ReceiverGone> {
+        while !waiting.is_empty() {
+            let (group, bytes) = self.next_group(&mut waiting);
+            let idle = waiting.is_empty() && self.shared.is_idle();
+            let sender = self.sender.as_ref().ok_or(ReceiverGone)?;
+            match group.is_empty() {
+                true => {}
+                false if idle && bytes <= COMPLETE_BYTES_MAX => sender.complete_now(group)?,
+                false => sender.send(group)?,
             }
         }
+        Ok(())
     }
 
     /// Takes entries off the front, as many as fit in one group, and makes them durable. Returns
     /// their completions and how many bytes they were.
-    fn next_group(&mut self, waiting: &mut VecDeque<QueuedEntry<T>>) -> (Vec<Completion<T>>, u64) {
+    fn next_group(&mut self, waiting: &mut Queue<T>) -> (Vec<Completion<T>>, u64) {
         let mut group = Vec::with_capacity(waiting.len());
         let mut refused = Vec::new();
         let mut bytes = 0;
@@ -357,6 +458,7 @@ impl<T> JournalWriter<T> {
         let mut state = self.shared.state();
         state.last = self.last;
         state.file_left = self.active.left();
+        state.count_time(written + synced);
         state.stats.count_group(group.len() as u64, bytes, written, synced);
         drop(state);
         (first.0..).zip(group).map(|(commit, queued)| (Ok(CommitNo(commit)), queued.item)).collect()

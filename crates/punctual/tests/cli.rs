@@ -693,3 +693,45 @@ fn alarms_are_put_listed_shown_tested_and_deleted() {
     assert!(!success && shown.contains("failed"), "{shown}");
     assert!(errors.contains("the receiver did not take the notice"), "{errors}");
 }
+
+/// A small run, to see that all rows with a Redis side work; figures come from a release build.
+#[test]
+fn bench_does_the_same_work_with_redis_beside() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = Command::new(field::punctual_binary());
+    command.args(["bench", "--quick", "--seconds", "1", "--rounds", "1", "--keys", "10000"]);
+    command.args(["--only", "schedule,touch,cancel,drain", "--beside", "redis", "--json", "--dir"]);
+    let output = command.arg(dir.path()).output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let (rates, others): (Vec<&Value>, Vec<_>) =
+        report["rows"].as_array().unwrap().iter().partition(|row| row["ratio"] != "–");
+    assert_eq!(rates.len(), 20, "{report:#}");
+    for row in rates {
+        let figures = &row["figures"];
+        let (ours, redis) = (&figures["rounds"], &figures["redis"]["rounds"]);
+        for side in [ours, redis] {
+            let rounds = side.as_array().unwrap();
+            assert!(rounds.len() == 1 && rounds[0].as_u64() > Some(0), "{row:#}");
+        }
+        assert!(figures["connections"].as_u64() > Some(0), "{row:#}");
+        assert!(figures["ratio"].as_f64() > Some(0.0), "{row:#}");
+        let batches = row["what"].as_str().unwrap().contains("batches of");
+        assert_eq!(figures["batches_in_flight_each"].is_u64(), batches, "{row:#}");
+    }
+    assert_eq!(others.len(), 1, "memory has no ratio");
+    assert!(others[0]["figures"]["redis"]["resident_bytes"].as_u64() > Some(0), "{:#}", others[0]);
+    let left = std::fs::read_dir(dir.path()).unwrap().count();
+    assert_eq!(left, 0, "the data of both servers is removed");
+}
+
+#[test]
+fn bench_beside_redis_says_what_is_missing() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = Command::new(field::punctual_binary());
+    command.args(["bench", "--quick", "--only", "drain", "--beside", "redis", "--dir"]);
+    let output = command.arg(dir.path()).env("PATH", dir.path()).output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && errors.contains("install Redis"), "{errors}");
+}

@@ -36,13 +36,39 @@ mod whoami;
 
 use std::sync::Arc;
 
-use axum::Router;
+use ::http::Request;
+use axum::body::Body;
+use hyper::body::Incoming;
+use hyper::service::Service as _;
+use hyper_util::service::TowerToHyperService;
 
 use crate::broker::Broker;
+use crate::listen::{Answer, CallerAddress, ConnectionTrust, Routes};
+use http::fast_path::{FastPath, FastRoute};
 
 /// Returns all routes, HTTP and gRPC, with the checks that every request passes.
-pub(crate) fn router(broker: Arc<Broker>) -> Router {
+pub(crate) fn routes(broker: &Arc<Broker>) -> Routes {
     // gRPC has limits, deadlines and checks of its own, because its streams last.
-    let grpc = grpc::routes(&broker);
-    self::http::router(broker).merge(grpc)
+    let grpc = grpc::routes(broker);
+    let router = self::http::router(Arc::clone(broker)).merge(grpc);
+    let router = TowerToHyperService::new(router);
+    let fast = FastPath::new(Arc::clone(broker));
+    Arc::new(move |request: Request<Incoming>, trust: ConnectionTrust, address: CallerAddress| {
+        let (caller, router) = (trust.clone(), router.clone());
+        let to_router = move |mut request: Request<Body>| -> Answer {
+            request.extensions_mut().insert(caller);
+            request.extensions_mut().insert(address);
+            Box::pin(router.call(request))
+        };
+        let Some(route) = FastRoute::of(&request) else {
+            return to_router(request.map(Body::new));
+        };
+        let fast = fast.clone();
+        Box::pin(async move {
+            match fast.answer(route, &trust, request).await {
+                Ok(response) => Ok(response),
+                Err(request) => to_router(request).await,
+            }
+        })
+    })
 }

@@ -181,6 +181,19 @@ impl ApiTokens {
         Ok(identity)
     }
 
+    /// The same for a route whose path has a namespace that needs no decoding.
+    pub(crate) fn check_in(
+        &self,
+        head: &Parts,
+        route: &str,
+        namespace: &str,
+    ) -> Result<Option<Identity>, Problem> {
+        let need = need(&head.method, route)?;
+        let identity = self.identify_headers(&head.headers);
+        decide(need, identity.as_ref(), Some(namespace))?;
+        Ok(identity)
+    }
+
     /// Checks that the sender of these headers may create the tasks that it wants to touch and that
     /// are missing.
     pub(crate) fn check_creates(

@@ -6,23 +6,25 @@
 //! descriptors are left for the store and webhooks, and callers that have not shown a valid token
 //! have fewer of everything (`trust`).
 
+mod head_timer;
 mod timed_stream;
 mod trust;
+mod wake_gate;
 
+use std::convert::Infallible;
 use std::net::SocketAddr;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-use axum::Router;
+use axum::response::Response;
 use http::Request;
 use hyper::body::Incoming;
 use hyper::rt::Executor;
 use hyper::service::Service as HttpCall;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
-use hyper_util::service::TowerToHyperService;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
@@ -31,9 +33,11 @@ use tokio::time::timeout;
 
 use crate::telemetry::Telemetry;
 use crate::tls::Tls;
+use head_timer::HeadTimer;
 use timed_stream::TimedStream;
 use trust::Strangers;
 pub(crate) use trust::{Callers, ConnectionTrust};
+use wake_gate::WakeGate;
 
 /// Open connections at most, some tens of kilobytes each. Further ones wait to be accepted.
 pub(crate) const CONNECTIONS_MAX: usize = 16_384;
@@ -99,7 +103,7 @@ pub(crate) enum ConnectionStage {
 pub(crate) async fn accept(
     listener: &TcpListener,
     tls: Option<&Tls>,
-    router: Router,
+    routes: Routes,
     callers: Callers,
     stages: watch::Receiver<ConnectionStage>,
     telemetry: &Telemetry,
@@ -117,12 +121,17 @@ pub(crate) async fn accept(
                 let connected = telemetry.connection();
                 let trust = strangers.enter().await;
                 let caller = Caller { trust, address: CallerAddress(address) };
-                let serving = open(stream, tls.cloned(), router.clone(), caller, stages.clone());
+                let routes = Arc::clone(&routes);
+                let serving = open(stream, tls.cloned(), routes, caller, stages.clone());
                 let mut stages = stages.clone();
                 tokio::spawn(async move {
+                    let ended = async {
+                        let _ = stages.wait_for(|stage| *stage == ConnectionStage::End).await;
+                    };
                     tokio::select! {
+                        biased;
+                        () = WakeGate::new(ended) => {}
                         () = serving => {}
-                        _ = stages.wait_for(|stage| *stage == ConnectionStage::End) => {}
                     }
                     drop((permit, connected));
                 });
@@ -145,7 +154,7 @@ fn connections_max(files: Option<u64>) -> usize {
 async fn open(
     stream: TcpStream,
     tls: Option<Tls>,
-    router: Router,
+    routes: Routes,
     caller: Caller,
     stages: watch::Receiver<ConnectionStage>,
 ) {
@@ -153,10 +162,10 @@ async fn open(
         tracing::debug!(%error, "setting TCP_NODELAY failed");
     }
     let Some(tls) = tls else {
-        return serve(stream, router, caller, stages).await;
+        return serve(stream, routes, caller, stages).await;
     };
     match timeout(HANDSHAKE_MAX, tls.acceptor().accept(stream)).await {
-        Ok(Ok(stream)) => serve(stream, router, caller, stages).await,
+        Ok(Ok(stream)) => serve(stream, routes, caller, stages).await,
         Ok(Err(error)) => tracing::debug!(%error, "TLS handshake failed"),
         Err(_) => tracing::debug!("TLS handshake timed out"),
     }
@@ -164,7 +173,7 @@ async fn open(
 
 async fn serve<S>(
     stream: S,
-    router: Router,
+    routes: Routes,
     caller: Caller,
     mut stages: watch::Receiver<ConnectionStage>,
 ) where
@@ -174,7 +183,7 @@ async fn serve<S>(
     let mut server = auto::Builder::new(StreamExecutor(trust.clone()));
     server
         .http1()
-        .timer(TokioTimer::new())
+        .timer(HeadTimer::default())
         .header_read_timeout(HEAD_MAX)
         .max_buf_size(READ_BYTES_MAX);
     server
@@ -189,9 +198,8 @@ async fn serve<S>(
         .keep_alive_interval(Some(PING_EVERY))
         .keep_alive_timeout(PING_MAX);
     let io = TokioIo::new(TimedStream::new(stream, trust.clone()));
-    let routes = ConnectionRoutes { router: TowerToHyperService::new(router), caller };
-    let mut connection = pin!(server.serve_connection(io, routes));
-    let mut to_finish = pin!(async {
+    let mut connection = pin!(server.serve_connection(io, ConnectionRoutes { routes, caller }));
+    let mut to_finish = WakeGate::new(async {
         tokio::select! {
             _ = stages.wait_for(|stage| *stage != ConnectionStage::Serve) => {}
             () = trust.to_finish() => {}
@@ -201,18 +209,19 @@ async fn serve<S>(
     let served = async {
         loop {
             tokio::select! {
-                ended = connection.as_mut() => return ended,
+                biased;
                 () = &mut to_finish, if !is_finishing => {
                     is_finishing = true;
                     connection.as_mut().graceful_shutdown();
                 }
+                ended = connection.as_mut() => return ended,
             }
         }
     };
     tokio::select! {
         // First, so that a stranger is closed before more is read.
         biased;
-        () = trust.to_close() => {}
+        () = WakeGate::new(trust.to_close()) => {}
         ended = served => {
             if let Err(error) = ended {
                 tracing::debug!(error, "connection failed");
@@ -231,22 +240,28 @@ struct Caller {
     address: CallerAddress,
 }
 
+/// Answers the requests of all connections.
+pub(crate) type Routes =
+    Arc<dyn Fn(Request<Incoming>, ConnectionTrust, CallerAddress) -> Answer + Send + Sync>;
+
+/// The answer to a request.
+pub(crate) type Answer = Pin<Box<dyn Future<Output = Result<Response, Infallible>> + Send>>;
+
 /// The routes as one connection calls them.
 struct ConnectionRoutes {
-    router: TowerToHyperService<Router>,
+    routes: Routes,
     caller: Caller,
 }
 
 impl HttpCall<Request<Incoming>> for ConnectionRoutes {
-    type Response = <TowerToHyperService<Router> as HttpCall<Request<Incoming>>>::Response;
-    type Error = <TowerToHyperService<Router> as HttpCall<Request<Incoming>>>::Error;
-    type Future = <TowerToHyperService<Router> as HttpCall<Request<Incoming>>>::Future;
+    type Response = Response;
+    type Error = Infallible;
+    type Future = Answer;
 
-    fn call(&self, mut request: Request<Incoming>) -> Self::Future {
-        self.caller.trust.head_arrived();
-        request.extensions_mut().insert(self.caller.trust.clone());
-        request.extensions_mut().insert(self.caller.address);
-        self.router.call(request)
+    fn call(&self, request: Request<Incoming>) -> Answer {
+        let Caller { trust, address } = &self.caller;
+        trust.head_arrived();
+        (self.routes)(request, trust.clone(), *address)
     }
 }
 

@@ -63,7 +63,7 @@ pub async fn run(
     let (hub, telemetry) = (Arc::clone(&broker.hub), broker.telemetry.clone());
     tracing::info!(listen = %address, partitions = partitions.count(), "ready");
 
-    let router = api::router(Arc::clone(&broker));
+    let routes = api::routes(&broker);
     let (stage, stages) = watch::channel(ConnectionStage::Serve);
     let mut serving = Box::pin(async {
         let tls = config.tls.as_ref();
@@ -71,7 +71,7 @@ pub async fn run(
             true => Callers::Trusted,
             false => Callers::WithToken,
         };
-        let accepting = listen::accept(&listener, tls, router, callers, stages, &telemetry);
+        let accepting = listen::accept(&listener, tls, routes, callers, stages, &telemetry);
         let renewing = async {
             if let Some(tls) = tls {
                 tls.watch(&telemetry).await;

@@ -109,10 +109,34 @@ impl MeteredStore {
         Some(took)
     }
 
+    /// Awaits a commit of so many changes, and reports how long it took, and the dead letters of
+    /// these namespaces.
+    async fn metered_commit(
+        &self,
+        changes: usize,
+        dead: Vec<Namespace>,
+        commit: impl Future<Output = Result<(), StoreError>>,
+    ) -> Result<(), StoreError> {
+        let started = self.reading();
+        let applied = commit.await;
+        let took = self.answered(StoreCall::apply, started);
+        if let (Some(meter), Some(took), Ok(())) = (self.meter.get(), took, &applied) {
+            meter.telemetry.commit(changes, took);
+            let now = meter.clock.now();
+            dead.iter().for_each(|namespace| meter.telemetry.dead_letter(namespace, now));
+        }
+        applied
+    }
+
     /// Closes the store. After that the next start of an embedded store has nothing to replay.
     pub async fn close(self) -> Result<(), StoreError> {
         self.store.close().await
     }
+}
+
+/// The namespaces of the fires that end as dead letters with a batch.
+fn dead_letters_of(batch: &Batch) -> Vec<Namespace> {
+    batch.changes.iter().filter_map(dead_letter_of).collect()
 }
 
 /// The namespace of a fire that ends as a dead letter. The claim of an at-most-once fire is not its
@@ -132,16 +156,22 @@ impl TaskStore for MeteredStore {
         batch: Batch,
     ) -> Result<(), StoreError> {
         let changes = batch.changes.len();
-        let dead: Vec<Namespace> = batch.changes.iter().filter_map(dead_letter_of).collect();
-        let started = self.reading();
-        let applied = self.store.apply(partition, epoch, batch).await;
-        let took = self.answered(StoreCall::apply, started);
-        if let (Some(meter), Some(took), Ok(())) = (self.meter.get(), took, &applied) {
-            meter.telemetry.commit(changes, took);
-            let now = meter.clock.now();
-            dead.iter().for_each(|namespace| meter.telemetry.dead_letter(namespace, now));
-        }
-        applied
+        let dead = dead_letters_of(&batch);
+        let applying = self.store.apply(partition, epoch, batch);
+        self.metered_commit(changes, dead, applying).await
+    }
+
+    async fn apply_here(
+        &self,
+        partition: PartitionId,
+        epoch: Epoch,
+        batch: Batch,
+        spare: Duration,
+    ) -> Result<(), StoreError> {
+        let changes = batch.changes.len();
+        let dead = dead_letters_of(&batch);
+        let applying = self.store.apply_here(partition, epoch, batch, spare);
+        self.metered_commit(changes, dead, applying).await
     }
 
     async fn load(

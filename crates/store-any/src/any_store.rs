@@ -94,6 +94,16 @@ impl TaskStore for AnyStore {
         call!(self, store => store.apply(partition, epoch, batch).await)
     }
 
+    async fn apply_here(
+        &self,
+        partition: PartitionId,
+        epoch: Epoch,
+        batch: Batch,
+        spare: Duration,
+    ) -> Result<(), StoreError> {
+        call!(self, store => store.apply_here(partition, epoch, batch, spare).await)
+    }
+
     async fn load(
         &self,
         partition: PartitionId,

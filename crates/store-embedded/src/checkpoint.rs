@@ -28,9 +28,10 @@ use crate::run::{Generation, RunNo, RunWriter, SortedRun};
 use crate::state::buffer::Buffer;
 use crate::state::endings::Endings;
 use crate::state::history::HistoryBuffer;
-use crate::state::layers::{IdHash, Rows};
+use crate::state::layers::IdHash;
 use crate::state::names::{NameHash, NameRow};
 use crate::state::relocation::Relocation;
+use crate::state::row_table::RowTable;
 use crate::state::timeline::{Slice, Timeline};
 use crate::state::{PROGRESS_STEPS, StoreState};
 use crate::store_core::StoreCore;
@@ -43,14 +44,14 @@ pub(crate) struct FrozenState {
     history: Arc<HistoryBuffer>,
     endings: Arc<Endings>,
     timeline: Arc<Timeline>,
-    relocations: Arc<Rows<TaskId, Option<Relocation>, IdHash>>,
+    relocations: Arc<RowTable<TaskId, Option<Relocation>, IdHash>>,
     /// The same rows as the catalog has them, if memory knows them.
-    relocations_before: Option<Arc<Rows<TaskId, Option<Relocation>, IdHash>>>,
+    relocations_before: Option<Arc<RowTable<TaskId, Option<Relocation>, IdHash>>>,
     /// Whether the catalog has any relocations, and any paused tasks.
     in_catalog: (bool, bool),
-    names: Arc<Rows<NameRow, (), NameHash>>,
-    paused: Arc<Rows<TaskId, Option<Paused>, IdHash>>,
-    dead: Arc<Rows<FireId, Option<Bytes>, IdHash>>,
+    names: Arc<RowTable<NameRow, (), NameHash>>,
+    paused: Arc<RowTable<TaskId, Option<Paused>, IdHash>>,
+    dead: Arc<RowTable<FireId, Option<Bytes>, IdHash>>,
     counts: Vec<(PartitionId, String, Counts)>,
     leases: Vec<Lease>,
     last_batches: Vec<(PartitionId, LastBatch)>,

@@ -9,6 +9,7 @@ mod bits;
 mod cursor;
 mod files;
 pub(crate) mod format;
+mod keys_cache;
 mod reader;
 #[cfg(test)]
 mod tests;
@@ -18,5 +19,6 @@ pub(crate) use bits::EndedBits;
 pub(crate) use cursor::{RunCursor, RunEntry};
 pub(crate) use files::{RunFiles, RunPart, run_part_of};
 pub(crate) use format::{RunNo, number_of};
-pub(crate) use reader::{Generation, RunBlock, SortedRun};
+pub(crate) use keys_cache::{BlockKeys, KeysCache};
+pub(crate) use reader::{Generation, OpenRun, RunBlock, SortedRun};
 pub(crate) use writer::{RunWriter, WrittenRun};

@@ -21,6 +21,7 @@ pub(crate) mod names;
 pub(crate) mod order;
 pub(crate) mod partition;
 pub(crate) mod relocation;
+pub(crate) mod row_table;
 pub(crate) mod timeline;
 
 use std::collections::BTreeMap;

@@ -19,7 +19,9 @@ use punctual_core::{
     DeadLetter, Epoch, FireId, FireRecord, Lease, Namespace, PartitionId, Seat, Task, TaskId,
     TaskKey, Timestamp,
 };
-use punctual_journal::{Class, Journal, JournalEntry, JournalError, JournalOptions, ReplayError};
+use punctual_journal::{
+    Class, Journal, JournalEntry, JournalError, JournalOptions, ReplayError, WriterTurn,
+};
 use punctual_store::{
     Batch, BatchNo, CountedGroup, CountedNamespace, Counts, DueSteps, Filter, FireFilter,
     FirePosition, Head, Page, Position, Resource, Retention, StoreError, Swept, TaskStore,
@@ -41,6 +43,10 @@ use crate::store_core::StoreCore;
 use crate::write::commit::{empty_commit, sweep_commit};
 use crate::write::encode::{class_of, tasks_to_look_up};
 
+/// Tasks that are decoded on the thread of the caller if they are in memory: some microseconds
+/// each, which is less than a change of thread.
+const DECODED_HERE_MAX: usize = 16;
+
 /// Tasks kept in a directory, by one process.
 #[derive(Debug)]
 pub struct EmbeddedStore {
@@ -59,6 +65,9 @@ pub(crate) struct PendingCommit {
     bytes: Bytes,
     reply: oneshot::Sender<Result<(), StoreError>>,
 }
+
+/// Yields what became of a commit.
+type CommitResult = oneshot::Receiver<Result<(), StoreError>>;
 
 /// What was admitted to the journal, durable or not.
 #[derive(Debug)]
@@ -188,20 +197,33 @@ impl EmbeddedStore {
         work: impl FnOnce(&StoreCore) -> Result<T, StorageFault> + Send + 'static,
     ) -> Result<T, StoreError> {
         let core = Arc::clone(&self.core);
-        let work = tokio::task::spawn_blocking(move || {
-            // Damage that one reader finds breaks the store for all.
-            work(&core).inspect_err(|fault| core.break_with(&fault.to_string()))
-        });
+        let work = tokio::task::spawn_blocking(move || read(&core, work));
         Ok(work.await.map_err(panicked)??)
+    }
+
+    /// Runs a read of memory on this thread.
+    fn here<T>(
+        &self,
+        work: impl FnOnce(&StoreCore) -> Result<T, StorageFault>,
+    ) -> Result<T, StoreError> {
+        Ok(read(&self.core, work)?)
     }
 
     /// Appends a commit to the journal. The caller holds the lock of `admission`, which keeps
     /// commits in the order in which they were admitted.
-    async fn append(
+    async fn append(&self, commit: Bytes, class: Class) -> Result<CommitResult, StoreError> {
+        let (result, _) = self.append_here(commit, class, Duration::ZERO).await?;
+        Ok(result)
+    }
+
+    /// The same, for a caller whose thread may be blocked for `spare`: it may get the turn to write
+    /// the commit.
+    async fn append_here(
         &self,
         commit: Bytes,
         class: Class,
-    ) -> Result<oneshot::Receiver<Result<(), StoreError>>, StoreError> {
+        spare: Duration,
+    ) -> Result<(CommitResult, Option<WriterTurn<'_, PendingCommit>>), StoreError> {
         if let Some(why) = self.core.broken() {
             return Err(StoreError::Broken(why.to_owned()));
         }
@@ -213,8 +235,8 @@ impl EmbeddedStore {
         let (reply, result) = oneshot::channel();
         let item = PendingCommit { bytes: commit.clone(), reply };
         let entry = JournalEntry { bytes: commit, class, item };
-        match self.journal.append(entry).await {
-            Ok(()) => Ok(result),
+        match self.journal.append(entry, spare).await {
+            Ok(turn) => Ok((result, turn)),
             Err(why) => Err(refusal(&self.core, &why)),
         }
     }
@@ -246,6 +268,14 @@ impl EmbeddedStore {
         self.settle_admitted().await?;
         Ok(true)
     }
+}
+
+/// Reads. Damage that one reader finds breaks the store for all.
+fn read<T>(
+    core: &StoreCore,
+    work: impl FnOnce(&StoreCore) -> Result<T, StorageFault>,
+) -> Result<T, StorageFault> {
+    work(core).inspect_err(|fault| core.break_with(&fault.to_string()))
 }
 
 impl Admission {
@@ -282,6 +312,16 @@ impl TaskStore for EmbeddedStore {
         epoch: Epoch,
         batch: Batch,
     ) -> Result<(), StoreError> {
+        self.apply_here(partition, epoch, batch, Duration::ZERO).await
+    }
+
+    async fn apply_here(
+        &self,
+        partition: PartitionId,
+        epoch: Epoch,
+        batch: Batch,
+        spare: Duration,
+    ) -> Result<(), StoreError> {
         self.core.check_partition(partition)?;
         let number = batch.number;
         if self.admit_again(partition, epoch, number).await? {
@@ -302,9 +342,13 @@ impl TaskStore for EmbeddedStore {
             drop(admission);
             return self.settle_admitted().await;
         }
-        let result = self.append(commit, class).await?;
+        let (result, turn) = self.append_here(commit, class, spare).await?;
         admission.batches[usize::from(partition.get())] = Some(number);
+        // Other partitions are admitted while this thread writes.
         drop(admission);
+        if let Some(turn) = turn {
+            turn.write();
+        }
         let outcome = result.await.map_err(|_| journal_gone())?;
         if outcome.is_err() {
             let mut admission = self.admission.lock().await;
@@ -347,6 +391,11 @@ impl TaskStore for EmbeddedStore {
         ids: &[TaskId],
     ) -> Result<Vec<Option<Task>>, StoreError> {
         self.core.check_partition(partition)?;
+        if ids.len() <= DECODED_HERE_MAX
+            && let Some(tasks) = self.here(|core| core.tasks_in_memory(partition, ids))?
+        {
+            return Ok(tasks);
+        }
         let ids = ids.to_vec();
         self.blocking(move |core| core.tasks_of(partition, &ids)).await
     }

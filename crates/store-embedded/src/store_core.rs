@@ -19,7 +19,7 @@ use crate::fault::{ReadContext, StorageFault};
 use crate::key::EntryKey;
 use crate::options::EmbeddedOptions;
 use crate::read::load::Loading;
-use crate::run::RunFiles;
+use crate::run::{KeysCache, RunFiles};
 use crate::state::StoreState;
 use crate::state::relocation::Moved;
 
@@ -37,6 +37,8 @@ pub(crate) struct StoreCore {
     pub(crate) interner: Interner,
     /// Entries, rows and names that listing has examined.
     pub(crate) examined: AtomicU64,
+    /// The keys of blocks that were read recently.
+    pub(crate) block_keys: Mutex<KeysCache>,
     /// Where the owner of each partition continues to load.
     pub(crate) loadings: Vec<Mutex<Option<Loading>>>,
     state: Mutex<StoreState>,
@@ -92,6 +94,7 @@ impl StoreCore {
             catalog,
             interner: Interner::default(),
             examined: AtomicU64::new(0),
+            block_keys: Mutex::default(),
             loadings,
             state: Mutex::new(state),
             broken: OnceLock::new(),

@@ -3,6 +3,7 @@
 //! The clauses of the conformance suite (`conformance/`) check each rule below.
 
 use std::future::Future;
+use std::time::Duration;
 
 use punctual_core::{
     DeadLetter, Epoch, FireId, FireRecord, Namespace, PartitionId, Task, TaskId, TaskKey, Timestamp,
@@ -68,6 +69,19 @@ pub trait TaskStore: Send + Sync + 'static {
         epoch: Epoch,
         batch: Batch,
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
+
+    /// The same as [`apply`](Self::apply), for a caller whose thread may be blocked for about
+    /// `spare` while it polls. A store that writes to a disk may do so on that thread, which is
+    /// quicker than a change of thread.
+    fn apply_here(
+        &self,
+        partition: PartitionId,
+        epoch: Epoch,
+        batch: Batch,
+        _spare: Duration,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send {
+        self.apply(partition, epoch, batch)
+    }
 
     /// Returns the scheduled tasks after the position `after` that are due before `until`, in
     /// order, at most `limit`. Paused tasks are not included. Fewer than `limit` tasks means that

@@ -8,7 +8,6 @@ mod brokers;
 mod deliveries;
 
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
@@ -16,7 +15,7 @@ use punctual_proto::v1::{NewTask, ScheduleBatch};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
-use super::schedule::{send_batches, send_from_channel};
+use super::schedule::{IN_FLIGHT, send_batches, send_from_channel};
 use crate::clock::{BenchTimer, micros, millis, pause};
 use crate::connection::{HttpConnection, NAMESPACE, task};
 use crate::report::{BenchReport, grouped, rate};
@@ -59,8 +58,7 @@ async fn flow(cluster: &BenchCluster, report: &mut BenchReport, count: u64) -> a
             let tasks = begin..(begin + BATCH).min(count);
             (begin < count).then(|| batch(begin, tasks.map(|number| task(number, now)).collect()))
         };
-        let sent = AtomicU64::new(0);
-        senders.push(tokio::spawn(async move { send_batches(&address, next, &sent).await }));
+        senders.push(tokio::spawn(async move { send_batches(&address, IN_FLIGHT, next).await }));
     }
     for sender in senders {
         sender.await.context("a sender panicked")??;
@@ -102,8 +100,8 @@ async fn wrong_broker(
     let mut senders = Vec::new();
     for (address, _) in &topology {
         let (sender, batches) = tokio::sync::mpsc::channel(64);
-        let (address, sent) = (address.clone(), AtomicU64::new(0));
-        let sending = async move { send_from_channel(&address, batches, &sent).await };
+        let address = address.clone();
+        let sending = async move { send_from_channel(&address, batches).await };
         senders.push(tokio::spawn(sending));
         streams.push(sender);
     }
@@ -224,9 +222,8 @@ async fn fill(cluster: &BenchCluster, prefix: &'static str, count: u64) -> anyho
         let tasks = numbers.clone().map(|number| named(prefix, number, begin + number).1);
         (!numbers.is_empty()).then(|| batch(numbers.start, tasks.collect()))
     };
-    let done = AtomicU64::new(0);
-    send_batches(&address, next, &done).await?;
-    ensure!(done.load(Ordering::Relaxed) == count, "not all tasks were answered");
+    let done = send_batches(&address, IN_FLIGHT, next).await?;
+    ensure!(done == count, "{done} of {count} tasks were answered");
     ensure!(millis() < begin, "creating the tasks took too long");
     Ok(begin)
 }

@@ -8,13 +8,13 @@ use anyhow::{Context as _, ensure};
 use punctual_proto::v1::{Cron, Series, new_task};
 use serde_json::json;
 
-use super::schedule::{batch, fill, send_batches};
+use super::schedule::{IN_FLIGHT, batch, fill, send_batches};
 use crate::clock::{BenchTimer, millis};
 use crate::context::BenchContext;
 use crate::report::{LagHistogram, grouped};
+use crate::rounds::BATCH;
 use crate::worker::{self, listen};
 
-const BATCH: u64 = 1000;
 /// The namespace of the cron tasks. The tasks that are compared are in another.
 const CROWD: &str = "crowd";
 
@@ -61,7 +61,7 @@ async fn crowd(bench: &BenchContext, tasks: u64, due: u64) -> anyhow::Result<()>
             batch
         })
     };
-    send_batches(&bench.broker.address, next, &AtomicU64::new(0)).await?;
+    send_batches(&bench.broker.address, IN_FLIGHT, next).await?;
     bar.finish_and_clear();
     Ok(())
 }

@@ -1,28 +1,62 @@
 //! Workload `drain`: workers connect when many tasks are due already.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use anyhow::{Context as _, ensure};
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use super::schedule::{cpu_each, fill};
-use crate::clock::{BenchTimer, millis, pause};
+use super::schedule::{fill, fill_redis};
+use crate::clock::{millis, pause};
 use crate::connection::{HttpConnection, NAMESPACE};
 use crate::context::BenchContext;
-use crate::report::{grouped, rate};
-use crate::worker;
+use crate::redis::BenchRedis;
+use crate::redis::work::{self, RedisTask};
+use crate::rounds::{RateRow, SendShape, TurnResult, TurnTimer};
+use crate::{senders, worker};
 
 /// Workers, each with a stream of its own.
-const WORKERS: usize = 2;
+const WORKERS: u64 = 2;
+
+/// Deliveries that should not be.
+#[derive(Debug, Clone, Copy, Default)]
+struct WrongDeliveries {
+    lost: u64,
+    doubled: u64,
+}
 
 pub(crate) async fn run(bench: &mut BenchContext) -> anyhow::Result<()> {
     let count = 200_000 / bench.divisor;
+    let wrong = Cell::new(WrongDeliveries::default());
+    let results = bench
+        .rounds(
+            async |bench| {
+                let (turn, found) = drain(bench, count).await?;
+                let WrongDeliveries { lost, doubled } = wrong.get();
+                let (lost, doubled) = (lost + found.lost, doubled + found.doubled);
+                wrong.set(WrongDeliveries { lost, doubled });
+                Ok(turn)
+            },
+            async |redis| drain_redis(redis, count).await,
+        )
+        .await?;
+    let WrongDeliveries { lost, doubled } = wrong.get();
+    let what = format!("drain of {count} due tasks to {WORKERS} workers, acked");
+    let shape = SendShape::One { connections: WORKERS };
+    let mut row = RateRow::new(what, shape, "≥ 250,000/s");
+    row.notes.push((format!("lost {lost}"), "lost", lost.into()));
+    row.notes.push((format!("doubled {doubled}"), "doubled", doubled.into()));
+    row.report(&results, &mut bench.report);
+    Ok(())
+}
+
+async fn drain(bench: &BenchContext, count: u64) -> anyhow::Result<(TurnResult, WrongDeliveries)> {
+    let done_before = done(bench).await?;
     let due = millis() - 1000;
     fill(bench, count, move |_| due).await?;
-    let before = bench.broker.usage();
     let received = Arc::new(AtomicU64::new(0));
-    let timer = BenchTimer::start();
+    let turn = TurnTimer::start(bench.broker.pid());
     let workers: Vec<_> = (0..WORKERS)
         .map(|_| worker::start(bench.broker.address.clone(), count, Arc::clone(&received)))
         .collect();
@@ -35,31 +69,37 @@ pub(crate) async fn run(bench: &mut BenchContext) -> anyhow::Result<()> {
         });
     }
     let tally = all.context("no workers")?;
-    let (lost, doubled) = (tally.lost(), tally.doubled());
     // An ack counts when the broker has settled the task, not when it was sent.
-    wait_until_done(bench, count).await?;
-    let per_second = rate(count, timer.elapsed());
-    let cpu = cpu_each(&bench.broker, before, count);
-    let cpu_words = cpu.map_or(String::new(), |cpu| format!("{cpu:.1} µs of broker CPU each; "));
-    let reached = format!("{}/s ({cpu_words}lost {lost}, doubled {doubled})", grouped(per_second));
-    let figures =
-        json!({"per_second": per_second, "lost": lost, "doubled": doubled, "cpu_us": cpu});
-    let name = format!("drain of {count} due tasks to {WORKERS} workers, acked");
-    bench.report.row(name, reached, "≥ 250,000/s", figures);
-    Ok(())
+    wait_until_done(bench, done_before + count).await?;
+    let wrong = WrongDeliveries { lost: tally.lost(), doubled: tally.doubled() };
+    Ok((turn.finish(count), wrong))
+}
+
+async fn drain_redis(redis: &BenchRedis, count: u64) -> anyhow::Result<TurnResult> {
+    let due = millis() - 1000;
+    fill_redis(redis, count, move |number| RedisTask::unnamed(number, due)).await?;
+    let received = Arc::new(AtomicU64::new(0));
+    let turn = TurnTimer::start(redis.pid());
+    let worker = |_| work::drain(redis.port(), count, Arc::clone(&received));
+    let acked = senders::run(WORKERS, worker).await?;
+    ensure!(acked == count, "Redis has acked {acked} of {count} tasks");
+    Ok(turn.finish(count))
 }
 
 /// Waits until the broker has settled `count` tasks as done.
 pub(crate) async fn wait_until_done(bench: &BenchContext, count: u64) -> anyhow::Result<()> {
-    let mut connection = HttpConnection::connect(&bench.broker.address).await?;
-    let path = format!("/v1/{NAMESPACE}/stats");
-    loop {
-        let (status, body) = connection.request("GET", &path, "application/json", b"").await?;
-        ensure!(status == 200, "stats: {status}");
-        let stats: Value = serde_json::from_slice(body)?;
-        if stats["done"].as_u64() >= Some(count) {
-            return Ok(());
-        }
+    while done(bench).await? < count {
         pause(5).await;
     }
+    Ok(())
+}
+
+/// How many tasks the broker has settled as done.
+async fn done(bench: &BenchContext) -> anyhow::Result<u64> {
+    let mut connection = HttpConnection::connect(&bench.broker.address).await?;
+    let path = format!("/v1/{NAMESPACE}/stats");
+    let (status, body) = connection.request("GET", &path, "application/json", b"").await?;
+    ensure!(status == 200, "stats: {status}");
+    let stats: Value = serde_json::from_slice(body)?;
+    stats["done"].as_u64().context("the stats of a namespace have no number of done tasks")
 }

@@ -7,16 +7,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::Context as _;
-use punctual_proto::v1::{Series, new_task};
+use punctual_proto::v1::{NewTask, Series, new_task};
 
-use super::schedule::{batch, send_batches};
+use super::schedule::fill_with;
 use crate::clock::{BenchTimer, millis};
-use crate::connection::NAMESPACE;
+use crate::connection::{NAMESPACE, task};
 use crate::context::BenchContext;
 use crate::report::{LagHistogram, grouped};
 use crate::worker::listen;
 
-const BATCH: u64 = 1000;
 const SECOND_MS: u64 = 1000;
 
 /// What the worker received.
@@ -33,24 +32,17 @@ pub(crate) async fn run(bench: &mut BenchContext) -> anyhow::Result<()> {
     let begin = millis() + 3000;
     let enough = Arc::new(AtomicU64::new(0));
     let worker = tokio::spawn(receive(bench.broker.address.clone(), begin, tasks * beats, enough));
-    let mut first = 0;
-    let next = move || {
-        (first < tasks).then(|| {
-            let mut batch = batch(first, |_| 0);
-            for (task, number) in batch.tasks.iter_mut().zip(first..) {
-                task.key = format!("beat/{number}");
-                task.when = Some(new_task::When::EveryMs(SECOND_MS));
-                task.series = Some(Series {
-                    starts_at_ms: Some(begin + number % SECOND_MS),
-                    count: u32::try_from(beats).ok(),
-                    ..Series::default()
-                });
-            }
-            first += BATCH;
-            batch
-        })
+    let every = move |number| NewTask {
+        key: format!("beat/{number}"),
+        when: Some(new_task::When::EveryMs(SECOND_MS)),
+        series: Some(Series {
+            starts_at_ms: Some(begin + number % SECOND_MS),
+            count: u32::try_from(beats).ok(),
+            ..Series::default()
+        }),
+        ..task(number, 0)
     };
-    send_batches(&bench.broker.address, next, &AtomicU64::new(0)).await?;
+    fill_with(bench, tasks, every).await?;
     let filled = millis() < begin;
     let tally = worker.await.context("the worker panicked")??;
     let missing = tasks * beats - tally.fires.len() as u64;

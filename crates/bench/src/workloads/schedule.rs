@@ -1,28 +1,36 @@
 //! Workload `schedule`: how many tasks per second the broker accepts, one at a time and in batches,
-//! over HTTP and gRPC. The tasks are due within the next thirty days, so none fires meanwhile.
-
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+//! over HTTP, gRPC and the Rust client. The tasks are due within the next thirty days, so none
+//! fires meanwhile. Each row begins with an empty store.
 
 use anyhow::{Context as _, ensure};
-use punctual_proto::v1::{ScheduleBatch, ScheduleRequest, schedule_result};
-use serde_json::json;
+use punctual_client::{Client, Timestamp};
+use punctual_proto::v1::{
+    NewTask, ScheduleBatch, ScheduleRequest, ScheduledBatch, schedule_result,
+};
+use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
+use tonic::Streaming;
 
-use crate::broker::{BenchBroker, ProcessUsage};
-use crate::clock::{BenchTimer, millis};
-use crate::connection::{HttpConnection, NAMESPACE, channel, task, task_json, tasks};
+use crate::clock::millis;
+use crate::connection::{
+    HttpConnection, NAMESPACE, QUEUE, channel, payload, take_numbers, task, task_json, tasks,
+};
 use crate::context::BenchContext;
-use crate::report::{grouped, rate};
+use crate::redis::BenchRedis;
+use crate::redis::work::{self, RedisTask, RedisVerb};
+use crate::rounds::{BATCH, RateRow, SendShape, TurnResult, TurnTimer};
+use crate::senders::{self, SendTime};
 
 const DAY_MS: u64 = 86_400_000;
-/// Tasks in a batch.
-const BATCH: u64 = 1000;
+/// Batches in flight on one stream if their number is not measured.
+pub(crate) const IN_FLIGHT: usize = 4;
+/// Connections by which tasks are created that another measurement needs.
+const SENDERS: u64 = 4;
 
 /// How tasks are sent.
 #[derive(Debug, Clone, Copy)]
 enum SendMode {
+    Client,
     Http,
     HttpBatch,
     Grpc,
@@ -30,156 +38,144 @@ enum SendMode {
 }
 
 pub(crate) async fn run(bench: &mut BenchContext) -> anyhow::Result<()> {
-    for (mode, connections, name, wanted) in [
-        (SendMode::Http, 1, "one at a time, HTTP, 1 connection", "–"),
-        (SendMode::Http, 16, "one at a time, HTTP, 16 connections", "–"),
-        (SendMode::Http, 64, "one at a time, HTTP, 64 connections", "≥ 30,000/s"),
-        (SendMode::Grpc, 64, "one at a time, gRPC, 64 connections", "≥ 30,000/s"),
-        (SendMode::HttpBatch, 16, "batches of 1,000, HTTP (NDJSON), 16 connections", "–"),
-        (SendMode::GrpcBatch, 1, "batches of 1,000, gRPC, 1 connection", "–"),
-        (SendMode::GrpcBatch, 16, "batches of 1,000, gRPC, 16 connections", "≥ 300,000/s"),
+    let one = |connections| SendShape::One { connections };
+    let batches = |connections, in_flight| SendShape::Batches { connections, in_flight };
+    let callers = SendShape::Callers { callers: 64 };
+    for (mode, shape, name, wanted) in [
+        (SendMode::Client, callers, "one at a time, Rust client", "–"),
+        (SendMode::Http, one(1), "one at a time, HTTP", "–"),
+        (SendMode::Http, one(16), "one at a time, HTTP", "–"),
+        (SendMode::Http, one(64), "one at a time, HTTP", "≥ 30,000/s"),
+        (SendMode::Grpc, one(64), "one at a time, gRPC", "–"),
+        (SendMode::HttpBatch, batches(16, 1), "batches of 1,000, HTTP (NDJSON)", "–"),
+        (SendMode::GrpcBatch, batches(1, 1), "batches of 1,000, gRPC", "–"),
+        (SendMode::GrpcBatch, batches(1, 16), "batches of 1,000, gRPC", "–"),
+        (SendMode::GrpcBatch, batches(16, 1), "batches of 1,000, gRPC", "≥ 300,000/s"),
+        (SendMode::GrpcBatch, batches(16, 4), "batches of 1,000, gRPC", "≥ 300,000/s"),
     ] {
-        measure(bench, mode, connections, name, wanted).await?;
+        bench.renew().await?;
+        let results = bench
+            .rounds(
+                async |bench| measure(bench, mode, shape).await,
+                async |redis| measure_redis(redis, SendTime::start(bench.length), shape).await,
+            )
+            .await?;
+        let row = RateRow::new(format!("schedule, {name}"), shape, wanted);
+        row.report(&results, &mut bench.report);
     }
     Ok(())
 }
 
 async fn measure(
-    bench: &mut BenchContext,
+    bench: &BenchContext,
     mode: SendMode,
-    connections: u64,
-    name: &str,
-    wanted: &'static str,
-) -> anyhow::Result<()> {
-    let length = Duration::from_secs(bench.seconds);
-    let bar = bench.report.bar("schedule", bench.seconds);
-    let done = Arc::new(AtomicU64::new(0));
-    let before = bench.broker.usage();
-    let timer = BenchTimer::start();
-    let mut senders = Vec::new();
-    for sender in 0..connections {
-        let (address, done) = (bench.broker.address.clone(), Arc::clone(&done));
-        senders.push(tokio::spawn(async move {
+    shape: SendShape,
+) -> anyhow::Result<TurnResult> {
+    let client = Client::connect(format!("http://{}", bench.broker.address))?;
+    let turn = TurnTimer::start(bench.broker.pid());
+    let time = SendTime::start(bench.length);
+    let sender = |_| {
+        let (address, client) = (bench.broker.address.clone(), client.clone());
+        async move {
             match mode {
-                SendMode::Http => http(&address, sender, timer, length, &done).await,
-                SendMode::HttpBatch => http_batch(&address, sender, timer, length, &done).await,
-                SendMode::Grpc => grpc(&address, sender, timer, length, &done).await,
-                SendMode::GrpcBatch => grpc_batch(&address, sender, timer, length, done).await,
+                SendMode::Client => call(&client, time).await,
+                SendMode::Http => http(&address, time).await,
+                SendMode::HttpBatch => http_batch(&address, time).await,
+                SendMode::Grpc => grpc(&address, time).await,
+                SendMode::GrpcBatch => {
+                    let next = move || (!time.is_over()).then(random_batch);
+                    send_batches(&address, shape.in_flight(), next).await
+                }
             }
-        }));
-    }
-    for sender in senders {
-        sender.await.context("a sender panicked")??;
-    }
-    let took = timer.elapsed();
-    bar.finish_and_clear();
-    let count = done.load(Ordering::Relaxed);
-    let per_second = rate(count, took);
-    let cpu = cpu_each(&bench.broker, before, count);
-    let reached = match cpu {
-        Some(cpu) => format!("{}/s ({cpu:.1} µs of broker CPU each)", grouped(per_second)),
-        None => format!("{}/s", grouped(per_second)),
+        }
     };
-    let figures = json!({"per_second": per_second, "count": count, "cpu_us": cpu});
-    bench.report.row(format!("schedule, {name}"), reached, wanted, figures);
-    Ok(())
+    Ok(turn.finish(senders::run(shape.senders(), sender).await?))
 }
 
-/// Returns the CPU time that the broker has used since `before` per task, in microseconds. `None`
-/// if the broker is not a child of this process.
-#[expect(clippy::cast_precision_loss, reason = "an average for people")]
-pub(crate) fn cpu_each(
-    broker: &BenchBroker,
-    before: Option<ProcessUsage>,
-    count: u64,
-) -> Option<f64> {
-    let used = broker.usage()?.cpu.saturating_sub(before?.cpu);
-    (count > 0).then(|| used.as_secs_f64() * 1e6 / count as f64)
+async fn measure_redis(
+    redis: &BenchRedis,
+    time: SendTime,
+    shape: SendShape,
+) -> anyhow::Result<TurnResult> {
+    let turn = TurnTimer::start(redis.pid());
+    let (target, tasks) = (redis.target(), shape.batch_tasks());
+    let next = move || {
+        (!time.is_over()).then(|| {
+            let first = take_numbers(tasks);
+            (first..first + tasks).map(|n| RedisTask::unnamed(n, random_due(n))).collect()
+        })
+    };
+    let sender = |_| work::send(target, RedisVerb::Schedule, shape.in_flight(), next);
+    Ok(turn.finish(senders::run(shape.senders(), sender).await?))
 }
 
 /// Returns a due time at random within the next thirty days.
-fn random_due(number: u64) -> u64 {
+pub(crate) fn random_due(number: u64) -> u64 {
     millis() + DAY_MS + number.wrapping_mul(0x9e37_79b9_7f4a_7c15) % (29 * DAY_MS)
 }
 
-async fn http(
-    address: &str,
-    sender: u64,
-    timer: BenchTimer,
-    length: Duration,
-    done: &AtomicU64,
-) -> anyhow::Result<()> {
+fn random_batch() -> ScheduleBatch {
+    batch(take_numbers(BATCH), random_due)
+}
+
+async fn call(client: &Client, time: SendTime) -> anyhow::Result<u64> {
+    let namespace = client.namespace(NAMESPACE);
+    let mut done = 0;
+    while !time.is_over() {
+        let number = take_numbers(1);
+        let due = Timestamp::from_millis(random_due(number));
+        let task = namespace.task().at(due).queue(QUEUE).payload(payload(number), "");
+        task.schedule().await?;
+        done += 1;
+    }
+    Ok(done)
+}
+
+async fn http(address: &str, time: SendTime) -> anyhow::Result<u64> {
     let mut connection = HttpConnection::connect(address).await?;
     let path = format!("/v1/{NAMESPACE}/tasks");
-    let mut number = sender << 40;
-    while timer.elapsed() < length {
+    let mut done = 0;
+    while !time.is_over() {
+        let number = take_numbers(1);
         let body = task_json(number, random_due(number));
         let (status, answer) =
             connection.request("POST", &path, "application/json", body.as_bytes()).await?;
         ensure!(status == 201, "{status}: {}", String::from_utf8_lossy(answer));
-        number += 1;
-        done.fetch_add(1, Ordering::Relaxed);
+        done += 1;
     }
-    Ok(())
+    Ok(done)
 }
 
-async fn http_batch(
-    address: &str,
-    sender: u64,
-    timer: BenchTimer,
-    length: Duration,
-    done: &AtomicU64,
-) -> anyhow::Result<()> {
+async fn http_batch(address: &str, time: SendTime) -> anyhow::Result<u64> {
     let mut connection = HttpConnection::connect(address).await?;
     let path = format!("/v1/{NAMESPACE}/tasks");
-    let mut number = sender << 40;
-    while timer.elapsed() < length {
-        let lines: Vec<_> = (number..number + BATCH).map(|n| task_json(n, random_due(n))).collect();
+    let mut done = 0;
+    while !time.is_over() {
+        let first = take_numbers(BATCH);
+        let lines: Vec<_> = (first..first + BATCH).map(|n| task_json(n, random_due(n))).collect();
         let body = lines.join("\n");
         let (status, answer) =
             connection.request("POST", &path, "application/x-ndjson", body.as_bytes()).await?;
         ensure!(status == 200, "{status}: {}", String::from_utf8_lossy(answer));
-        number += BATCH;
-        done.fetch_add(BATCH, Ordering::Relaxed);
+        done += BATCH;
     }
-    Ok(())
+    Ok(done)
 }
 
-async fn grpc(
-    address: &str,
-    sender: u64,
-    timer: BenchTimer,
-    length: Duration,
-    done: &AtomicU64,
-) -> anyhow::Result<()> {
+async fn grpc(address: &str, time: SendTime) -> anyhow::Result<u64> {
     let mut tasks = tasks(channel(address).await?);
-    let mut number = sender << 40;
-    while timer.elapsed() < length {
+    let mut done = 0;
+    while !time.is_over() {
+        let number = take_numbers(1);
         let request = ScheduleRequest {
             namespace: NAMESPACE.to_owned(),
             task: Some(task(number, random_due(number))),
             ..ScheduleRequest::default()
         };
         tasks.schedule(request).await?;
-        number += 1;
-        done.fetch_add(1, Ordering::Relaxed);
+        done += 1;
     }
-    Ok(())
-}
-
-/// Batches in flight on one stream.
-const IN_FLIGHT: usize = 4;
-
-async fn grpc_batch(
-    address: &str,
-    sender: u64,
-    timer: BenchTimer,
-    length: Duration,
-    done: Arc<AtomicU64>,
-) -> anyhow::Result<()> {
-    let numbers = (sender << 40..).step_by(usize::try_from(BATCH)?);
-    let mut left = numbers.take_while(move |_| timer.elapsed() < length);
-    send_batches(address, move || left.next().map(|first| batch(first, random_due)), &done).await
+    Ok(done)
 }
 
 /// Builds a batch of tasks with consecutive numbers.
@@ -189,41 +185,59 @@ pub(crate) fn batch(first: u64, due: impl Fn(u64) -> u64) -> ScheduleBatch {
     ScheduleBatch { number: first, namespace, tasks, idempotency_key: String::new() }
 }
 
-/// Sends batches on one stream as fast as the broker answers, with a few in flight.
+/// Sends batches on one stream until `next` has no more, with this many in flight. A batch is built
+/// while others are in flight. Returns how many tasks the broker has scheduled.
 pub(crate) async fn send_batches(
     address: &str,
-    mut next: impl FnMut() -> Option<ScheduleBatch> + Send + 'static,
-    done: &AtomicU64,
-) -> anyhow::Result<()> {
-    let (sender, receiver) = tokio::sync::mpsc::channel(IN_FLIGHT);
-    let making = tokio::spawn(async move {
-        while let Some(batch) = next() {
-            if sender.send(batch).await.is_err() {
-                break;
-            }
+    in_flight: usize,
+    mut next: impl FnMut() -> Option<ScheduleBatch>,
+) -> anyhow::Result<u64> {
+    let in_flight = in_flight.max(1);
+    let (sender, batches) = mpsc::channel(in_flight);
+    let mut answers = open(address, batches).await?;
+    let (mut unanswered, mut done) = (0, 0);
+    while let Some(batch) = next() {
+        if unanswered == in_flight {
+            done += scheduled(answers.message().await?.context("the broker ended the stream")?)?;
+            unanswered -= 1;
         }
-    });
-    send_from_channel(address, receiver, done).await?;
-    making.await.context("the task that builds batches panicked")?;
+        sender.send(batch).await.context("the stream to the broker is closed")?;
+        unanswered += 1;
+    }
+    drop(sender);
+    while let Some(answer) = answers.message().await? {
+        done += scheduled(answer)?;
+    }
+    Ok(done)
+}
+
+/// Sends batches from a channel on one stream.
+pub(crate) async fn send_from_channel(
+    address: &str,
+    batches: mpsc::Receiver<ScheduleBatch>,
+) -> anyhow::Result<()> {
+    let mut answers = open(address, batches).await?;
+    while let Some(answer) = answers.message().await? {
+        scheduled(answer)?;
+    }
     Ok(())
 }
 
-/// Sends batches from a channel on one stream, and checks the answers.
-pub(crate) async fn send_from_channel(
+async fn open(
     address: &str,
-    batches: tokio::sync::mpsc::Receiver<ScheduleBatch>,
-    done: &AtomicU64,
-) -> anyhow::Result<()> {
+    batches: mpsc::Receiver<ScheduleBatch>,
+) -> anyhow::Result<Streaming<ScheduledBatch>> {
     let mut tasks = tasks(channel(address).await?);
-    let mut answers = tasks.schedule_many(ReceiverStream::new(batches)).await?.into_inner();
-    while let Some(answer) = answers.message().await? {
-        for result in &answer.results {
-            let scheduled = matches!(result.result, Some(schedule_result::Result::Scheduled(_)));
-            ensure!(scheduled, "a task was refused: {result:?}");
-        }
-        done.fetch_add(answer.results.len() as u64, Ordering::Relaxed);
+    Ok(tasks.schedule_many(ReceiverStream::new(batches)).await?.into_inner())
+}
+
+/// Checks that all tasks of a batch were scheduled. Returns how many.
+fn scheduled(answer: ScheduledBatch) -> anyhow::Result<u64> {
+    for result in &answer.results {
+        let scheduled = matches!(result.result, Some(schedule_result::Result::Scheduled(_)));
+        ensure!(scheduled, "a task was refused: {result:?}");
     }
-    Ok(())
+    Ok(answer.results.len() as u64)
 }
 
 /// Schedules `count` tasks, in batches over a few connections.
@@ -232,29 +246,72 @@ pub(crate) async fn fill(
     count: u64,
     due: impl Fn(u64) -> u64 + Send + Sync + Copy + 'static,
 ) -> anyhow::Result<()> {
-    const SENDERS: u64 = 4;
+    fill_with(bench, count, move |number| task(number, due(number))).await
+}
+
+/// As [`fill`], with tasks of any kind, by number from 0.
+pub(crate) async fn fill_with(
+    bench: &BenchContext,
+    count: u64,
+    make: impl Fn(u64) -> NewTask + Send + Sync + Copy + 'static,
+) -> anyhow::Result<()> {
     let bar = bench.report.bar("creating tasks", count);
-    let done = Arc::new(AtomicU64::new(0));
-    let mut senders = Vec::new();
-    for sender in 0..SENDERS {
-        let (address, done) = (bench.broker.address.clone(), Arc::clone(&done));
-        let mut first = sender * BATCH;
+    let sender = |sender| {
+        let address = bench.broker.address.clone();
+        let mut firsts = batch_starts(sender, SENDERS, count, BATCH);
         let next = move || {
-            let begin = first;
-            first += SENDERS * BATCH;
-            (begin < count).then(|| {
-                let mut batch = batch(begin, due);
-                batch.tasks.truncate(usize::try_from(count - begin).unwrap_or(usize::MAX));
-                batch
-            })
+            let first = firsts.next()?;
+            let tasks = (first..(first + BATCH).min(count)).map(make).collect();
+            let (namespace, idempotency_key) = (NAMESPACE.to_owned(), String::new());
+            Some(ScheduleBatch { number: first, namespace, tasks, idempotency_key })
         };
-        senders.push(tokio::spawn(async move { send_batches(&address, next, &done).await }));
-    }
-    for sender in senders {
-        sender.await.context("a sender panicked")??;
-        bar.set_position(done.load(Ordering::Relaxed));
-    }
+        async move { send_batches(&address, IN_FLIGHT, next).await }
+    };
+    let done = senders::run(SENDERS, sender).await?;
     bar.finish_and_clear();
-    ensure!(done.load(Ordering::Relaxed) == count, "not all tasks were answered");
+    ensure!(done == count, "{done} of {count} tasks were answered");
     Ok(())
+}
+
+/// The Redis side of [`fill_with`].
+pub(crate) async fn fill_redis(
+    redis: &BenchRedis,
+    count: u64,
+    make: impl Fn(u64) -> RedisTask + Send + Copy + 'static,
+) -> anyhow::Result<()> {
+    let shape = SendShape::Batches { connections: SENDERS, in_flight: IN_FLIGHT };
+    let done = send_to_redis(redis, RedisVerb::Schedule, shape, count, make).await?;
+    ensure!(done == count, "Redis has {done} of {count} tasks");
+    Ok(())
+}
+
+/// Sends the tasks with numbers from 0 to `count` to Redis. Returns how many it has acknowledged.
+pub(crate) async fn send_to_redis(
+    redis: &BenchRedis,
+    verb: RedisVerb,
+    shape: SendShape,
+    count: u64,
+    make: impl Fn(u64) -> RedisTask + Send + Copy + 'static,
+) -> anyhow::Result<u64> {
+    let (target, size) = (redis.target(), shape.batch_tasks());
+    let sender = |sender| {
+        let mut firsts = batch_starts(sender, shape.senders(), count, size);
+        let next = move || {
+            let first = firsts.next()?;
+            Some((first..(first + size).min(count)).map(make).collect())
+        };
+        work::send(target, verb, shape.in_flight(), next)
+    };
+    senders::run(shape.senders(), sender).await
+}
+
+/// The first numbers of the batches of one of several senders, with `size` tasks each.
+fn batch_starts(
+    sender: u64,
+    senders: u64,
+    count: u64,
+    size: u64,
+) -> impl Iterator<Item = u64> + Send {
+    let step = usize::try_from(senders).unwrap_or(usize::MAX);
+    (sender..count.div_ceil(size)).step_by(step).map(move |number| number * size)
 }

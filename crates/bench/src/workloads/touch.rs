@@ -1,106 +1,245 @@
-//! Workload `touch`: watches are touched in batches of a thousand, over gRPC and over HTTP.
+//! Workload `touch`: watches are touched and tasks that are due once are postponed, by key, one at
+//! a time and in batches, over HTTP and gRPC; and how much memory many touched names need.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
-
-use anyhow::{Context as _, ensure};
-use punctual_proto::v1::{TouchRequest, new_task};
+use anyhow::ensure;
+use punctual_proto::v1::{NewTask, TouchRequest, new_task, touch_request};
 use serde_json::json;
 
-use super::schedule::{batch, cpu_each, send_batches};
-use crate::clock::BenchTimer;
-use crate::connection::{HttpConnection, NAMESPACE, channel, tasks};
+use super::schedule::{fill_redis, fill_with, random_due, send_to_redis};
+use crate::broker::usage;
+use crate::clock::millis;
+use crate::connection::{HttpConnection, NAMESPACE, channel, task, tasks};
 use crate::context::BenchContext;
-use crate::report::{grouped, rate};
+use crate::redis::BenchRedis;
+use crate::redis::work::{self, RedisTask, RedisVerb};
+use crate::report::grouped;
+use crate::rounds::{BATCH, RateRow, SendShape, TurnResult, TurnTimer};
+use crate::senders::{self, SendTime};
 
-const BATCH: u64 = 1000;
-const HOUR_MS: u64 = 3_600_000;
-const CONNECTIONS: u64 = 8;
+/// How far a touch moves a task: `within` of the watches, and `in` of the others.
+const DELAY_MS: u64 = 48 * 3_600_000;
+const BATCHES: SendShape = SendShape::Batches { connections: 8, in_flight: 1 };
+
+/// What is touched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum TouchSubject {
+    Watches,
+    /// Tasks that are due once, which a touch with `in` postpones.
+    Once,
+}
+
+/// How touches are sent.
+#[derive(Debug, Clone, Copy)]
+enum TouchMode {
+    Http,
+    HttpBatch,
+    GrpcBatch,
+}
+
+/// The keys that a sender touches, again and again.
+#[derive(Debug, Clone, Copy)]
+struct TouchedKeys {
+    /// All keys that there are.
+    keys: u64,
+    /// How many keys each of its requests has.
+    size: u64,
+    /// How many keys all senders touch between two requests of this one.
+    step: u64,
+    next: u64,
+}
+
+impl TouchedKeys {
+    fn new(keys: u64, shape: SendShape, sender: u64) -> Self {
+        let size = shape.batch_tasks();
+        Self { keys, size, step: shape.senders() * size, next: sender * size }
+    }
+
+    fn take(&mut self) -> Vec<u64> {
+        let first = self.next;
+        self.next += self.step;
+        (first..first + self.size).map(|number| number % self.keys).collect()
+    }
+}
 
 pub(crate) async fn run(bench: &mut BenchContext) -> anyhow::Result<()> {
     let keys = (bench.keys / bench.divisor).max(BATCH);
-    create_watches(bench, keys).await?;
-    for (grpc, name, wanted) in [(true, "gRPC", "≥ 200,000/s"), (false, "HTTP", "≥ 100,000/s")]
-    {
-        let before = bench.broker.usage();
-        let done = Arc::new(AtomicU64::new(0));
-        let timer = BenchTimer::start();
-        let length = Duration::from_secs(bench.seconds);
-        let mut senders = Vec::new();
-        for sender in 0..CONNECTIONS {
-            let (address, done) = (bench.broker.address.clone(), Arc::clone(&done));
-            senders.push(tokio::spawn(async move {
-                let mut first = sender * BATCH;
-                let mut http = HttpConnection::connect(&address).await?;
-                let mut tasks = tasks(channel(&address).await?);
-                while timer.elapsed() < length {
-                    let names: Vec<_> = (0..BATCH).map(|n| key((first + n) % keys)).collect();
-                    let touched = if grpc {
-                        let request = TouchRequest {
-                            namespace: NAMESPACE.to_owned(),
-                            keys: names,
-                            to: None,
-                            create: None,
-                        };
-                        tasks.touch(request).await?.into_inner().touched
-                    } else {
-                        let body = json!({ "keys": names }).to_string();
-                        let path = format!("/v1/{NAMESPACE}/touch");
-                        let answer =
-                            http.request("POST", &path, "application/json", body.as_bytes());
-                        let (status, answer) = answer.await?;
-                        ensure!(status == 200, "{status}: {}", String::from_utf8_lossy(answer));
-                        serde_json::from_slice::<serde_json::Value>(answer)?["touched"]
-                            .as_u64()
-                            .unwrap_or(0)
-                    };
-                    ensure!(touched == BATCH, "{touched} of {BATCH} were touched");
-                    done.fetch_add(touched, Ordering::Relaxed);
-                    first += CONNECTIONS * BATCH;
-                }
-                anyhow::Ok(())
-            }));
-        }
-        for sender in senders {
-            sender.await.context("a sender panicked")??;
-        }
-        let count = done.load(Ordering::Relaxed);
-        let per_second = rate(count, timer.elapsed());
-        let cpu = cpu_each(&bench.broker, before, count);
-        let memory = bench.broker.usage().map(|usage| usage.resident_bytes >> 20);
-        let words = cpu.zip(memory).map_or(String::new(), |(cpu, memory)| {
-            format!(" ({cpu:.1} µs of broker CPU each; {memory} MiB resident afterwards)")
-        });
-        let reached = format!("{}/s{words}", grouped(per_second));
-        let figures = json!({"per_second": per_second, "cpu_us": cpu, "memory_mib": memory});
-        let what = format!("touch by key, batches of 1,000, {} keys, {name}", grouped(keys));
-        bench.report.row(what, reached, wanted, figures);
+    create(bench, TouchSubject::Watches, keys).await?;
+    let one = SendShape::One { connections: 16 };
+    let watches = format!("touch {} watches", grouped(keys));
+    for (mode, shape, name, wanted) in [
+        (TouchMode::Http, one, "one at a time, HTTP", "–"),
+        (TouchMode::GrpcBatch, BATCHES, "batches of 1,000, gRPC", "≥ 200,000/s"),
+        (TouchMode::HttpBatch, BATCHES, "batches of 1,000, HTTP", "≥ 100,000/s"),
+    ] {
+        let what = format!("{watches}, {name}");
+        measure(bench, TouchSubject::Watches, mode, keys, RateRow::new(what, shape, wanted))
+            .await?;
+    }
+    memory(bench, keys).await?;
+    bench.renew().await?;
+    create(bench, TouchSubject::Once, keys).await?;
+    for (mode, name) in [(TouchMode::GrpcBatch, "gRPC"), (TouchMode::HttpBatch, "HTTP")] {
+        let what = format!("postpone {} tasks, batches of 1,000, {name}", grouped(keys));
+        measure(bench, TouchSubject::Once, mode, keys, RateRow::new(what, BATCHES, "–")).await?;
     }
     Ok(())
 }
 
-fn key(number: u64) -> String {
-    format!("device/{number:08}")
+async fn measure(
+    bench: &mut BenchContext,
+    touched: TouchSubject,
+    mode: TouchMode,
+    keys: u64,
+    row: RateRow,
+) -> anyhow::Result<()> {
+    let shape = row.shape;
+    let results = bench
+        .rounds(
+            async |bench| {
+                let turn = TurnTimer::start(bench.broker.pid());
+                let time = SendTime::start(bench.length);
+                let sender = |sender| {
+                    let address = bench.broker.address.clone();
+                    let keys = TouchedKeys::new(keys, shape, sender);
+                    touch(address, touched, mode, keys, time)
+                };
+                Ok(turn.finish(senders::run(shape.senders(), sender).await?))
+            },
+            async |redis| touch_redis(redis, keys, shape, SendTime::start(bench.length)).await,
+        )
+        .await?;
+    row.report(&results, &mut bench.report);
+    Ok(())
 }
 
-/// Creates a watch for every key.
-async fn create_watches(bench: &BenchContext, keys: u64) -> anyhow::Result<()> {
-    let bar = bench.report.bar("creating watches", keys);
-    let done = AtomicU64::new(0);
-    let mut first = 0;
-    let next = move || {
-        (first < keys).then(|| {
-            let mut batch = batch(first, |_| 0);
-            for (task, number) in batch.tasks.iter_mut().zip(first..) {
-                task.key = key(number);
-                task.when = Some(new_task::When::WithinMs(48 * HOUR_MS));
+/// Touches on one connection until the time is over. Returns how many tasks were touched.
+async fn touch(
+    address: String,
+    touched: TouchSubject,
+    mode: TouchMode,
+    mut keys: TouchedKeys,
+    time: SendTime,
+) -> anyhow::Result<u64> {
+    let mut http = HttpConnection::connect(&address).await?;
+    let mut tasks = tasks(channel(&address).await?);
+    let mut done = 0;
+    while !time.is_over() {
+        let names: Vec<_> = keys.take().into_iter().map(key).collect();
+        let wanted = names.len() as u64;
+        let touched = match mode {
+            TouchMode::Http => {
+                for name in names {
+                    let path = format!("/v1/{NAMESPACE}/tasks/{name}/touch");
+                    post(&mut http, &path, b"").await?;
+                }
+                wanted
             }
-            first += BATCH;
-            batch
-        })
+            TouchMode::HttpBatch => {
+                let mut body = json!({ "keys": names });
+                if touched == TouchSubject::Once {
+                    body["in"] = format!("{}s", DELAY_MS / 1000).into();
+                }
+                let path = format!("/v1/{NAMESPACE}/touch");
+                let answer = post(&mut http, &path, body.to_string().as_bytes()).await?;
+                serde_json::from_slice::<serde_json::Value>(answer)?["touched"]
+                    .as_u64()
+                    .unwrap_or(0)
+            }
+            TouchMode::GrpcBatch => {
+                let to = match touched {
+                    TouchSubject::Watches => None,
+                    TouchSubject::Once => Some(touch_request::To::InMs(DELAY_MS)),
+                };
+                let namespace = NAMESPACE.to_owned();
+                let request = TouchRequest { namespace, keys: names, to, create: None };
+                tasks.touch(request).await?.into_inner().touched
+            }
+        };
+        ensure!(touched == wanted, "{touched} of {wanted} were touched");
+        done += touched;
+    }
+    Ok(done)
+}
+
+async fn post<'a>(
+    http: &'a mut HttpConnection,
+    path: &str,
+    body: &[u8],
+) -> anyhow::Result<&'a [u8]> {
+    let (status, answer) = http.request("POST", path, "application/json", body).await?;
+    ensure!(status == 200, "{status}: {}", String::from_utf8_lossy(answer));
+    Ok(answer)
+}
+
+async fn touch_redis(
+    redis: &BenchRedis,
+    keys: u64,
+    shape: SendShape,
+    time: SendTime,
+) -> anyhow::Result<TurnResult> {
+    let turn = TurnTimer::start(redis.pid());
+    let target = redis.target();
+    let sender = |sender| {
+        let mut keys = TouchedKeys::new(keys, shape, sender);
+        let next =
+            move || (!time.is_over()).then(|| keys.take().into_iter().map(redis_task).collect());
+        work::send(target, RedisVerb::Touch, shape.in_flight(), next)
     };
-    send_batches(&bench.broker.address, next, &done).await?;
-    bar.finish_and_clear();
+    Ok(turn.finish(senders::run(shape.senders(), sender).await?))
+}
+
+/// Touches each watch once more, and reports the memory of the servers.
+async fn memory(bench: &mut BenchContext, keys: u64) -> anyhow::Result<()> {
+    let mut tasks = tasks(channel(&bench.broker.address).await?);
+    for first in (0..keys).step_by(usize::try_from(BATCH)?) {
+        let names = (first..(first + BATCH).min(keys)).map(key).collect();
+        let namespace = NAMESPACE.to_owned();
+        let request = TouchRequest { namespace, keys: names, to: None, create: None };
+        tasks.touch(request).await?;
+    }
+    if let Some(redis) = &bench.redis {
+        send_to_redis(redis, RedisVerb::Touch, BATCHES, keys, redis_task).await?;
+    }
+    let resident = |pid: Option<u32>| pid.and_then(usage).map(|usage| usage.resident_bytes);
+    let broker = resident(bench.broker.pid());
+    let words = |bytes: Option<u64>| match bytes {
+        Some(bytes) => format!("{} MiB resident", bytes >> 20),
+        None => "unknown".to_owned(),
+    };
+    let what = format!("memory after touching {} names", grouped(keys));
+    let mut cells = vec![what, words(broker), "≤ 400 MiB".to_owned()];
+    let mut figures = json!({"resident_bytes": broker});
+    if let Some(redis) = &bench.redis {
+        let redis = resident(redis.pid());
+        cells.push(words(redis));
+        figures["redis"] = json!({"resident_bytes": redis});
+    }
+    bench.report.cells(cells, figures);
+    Ok(())
+}
+
+fn key(number: u64) -> String {
+    format!("device-{number:08}")
+}
+
+fn redis_task(number: u64) -> RedisTask {
+    RedisTask { name: key(number), number, due_ms: millis() + DELAY_MS }
+}
+
+/// Creates a task for every key, in the broker and in Redis.
+async fn create(bench: &BenchContext, touched: TouchSubject, keys: u64) -> anyhow::Result<()> {
+    let make = move |number| {
+        let task = NewTask { key: key(number), ..task(number, random_due(number)) };
+        match touched {
+            TouchSubject::Watches => {
+                NewTask { when: Some(new_task::When::WithinMs(DELAY_MS)), ..task }
+            }
+            TouchSubject::Once => task,
+        }
+    };
+    fill_with(bench, keys, make).await?;
+    if let Some(redis) = &bench.redis {
+        fill_redis(redis, keys, redis_task).await?;
+    }
     Ok(())
 }

@@ -6,16 +6,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use punctual_proto::v1::{TouchRequest, new_task};
+use punctual_proto::v1::{NewTask, TouchRequest, new_task};
 
-use super::schedule::{batch, send_batches};
+use super::schedule::fill_with;
 use crate::clock::{BenchTimer, millis, pause};
-use crate::connection::{NAMESPACE, channel, tasks};
+use crate::connection::{NAMESPACE, channel, task, tasks};
 use crate::context::BenchContext;
 use crate::report::{LagHistogram, grouped};
+use crate::rounds::BATCH;
 use crate::worker::listen;
 
-const BATCH: u64 = 1000;
 const WITHIN_MS: u64 = 15_000;
 const TOUCHED_EACH_MS: u64 = 10_000;
 /// One in this many watches falls silent.
@@ -62,19 +62,12 @@ fn key(number: u64) -> String {
 }
 
 async fn create(bench: &BenchContext, watches: u64) -> anyhow::Result<()> {
-    let mut first = 0;
-    let next = move || {
-        (first < watches).then(|| {
-            let mut batch = batch(first, |_| 0);
-            for (task, number) in batch.tasks.iter_mut().zip(first..) {
-                task.key = key(number);
-                task.when = Some(new_task::When::WithinMs(WITHIN_MS));
-            }
-            first += BATCH;
-            batch
-        })
+    let watch = |number| NewTask {
+        key: key(number),
+        when: Some(new_task::When::WithinMs(WITHIN_MS)),
+        ..task(number, 0)
     };
-    send_batches(&bench.broker.address, next, &std::sync::atomic::AtomicU64::new(0)).await
+    fill_with(bench, watches, watch).await
 }
 
 /// Touches all watches, spread over ten seconds. Returns how many were touched.

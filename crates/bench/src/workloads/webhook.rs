@@ -9,12 +9,12 @@ use anyhow::ensure;
 use serde_json::json;
 
 use super::drain::wait_until_done;
-use super::schedule::cpu_each;
-use crate::clock::{BenchTimer, millis};
+use crate::clock::millis;
 use crate::connection::{HttpConnection, NAMESPACE};
 use crate::context::BenchContext;
 use crate::receiver::{AnswerManner, BenchReceiver, WebhookHead};
-use crate::report::{grouped, rate};
+use crate::report::grouped;
+use crate::rounds::{TurnResult, TurnTimer};
 
 /// Tasks in a request.
 const BATCH: u64 = 1000;
@@ -43,11 +43,9 @@ pub(crate) async fn run(bench: &mut BenchContext) -> anyhow::Result<()> {
     }
     ensure!(millis() < begin, "creating the tasks took too long");
     crate::clock::pause(begin.saturating_sub(millis())).await;
-    let before = bench.broker.usage();
-    let timer = BenchTimer::start();
+    let turn = TurnTimer::start(bench.broker.pid());
     wait_until_done(bench, count).await?;
-    let per_second = rate(count, timer.elapsed());
-    let cpu = cpu_each(&bench.broker, before, count);
+    let TurnResult { per_second, cpu_us: cpu } = turn.finish(count);
     drop(receiver);
     let extra = received.load(Ordering::Relaxed).saturating_sub(count);
     let cpu_words = cpu.map_or(String::new(), |cpu| format!("{cpu:.1} µs of broker CPU each; "));

@@ -1,8 +1,9 @@
 //! Decides what follows when a stream of batches has ended: the next stream at once, after a pause,
 //! or no longer than until the waiting calls are given up.
 //!
-//! Calls are given up when no broker could be reached for some time. An answer ends an outage, so
-//! that the next one is counted from its own beginning.
+//! Calls are given up when no broker could be reached for some time. A broker that is reached ends
+//! an outage, so that the next one is counted from its own beginning. So does a long time without
+//! calls, in which no broker was tried.
 
 use std::time::Duration;
 
@@ -44,19 +45,23 @@ impl Outage {
         Self { give_up_after, since: None }
     }
 
+    /// Records that there was no call for this long.
+    pub(crate) fn after_idle(&mut self, idle: Duration) {
+        if idle >= self.give_up_after {
+            self.since = None;
+        }
+    }
+
     /// Decides when the next stream is opened.
     pub(crate) fn next_stream(&mut self, end: StreamEnd, now: Instant) -> NextStream {
-        if end.answers > 0 {
+        if end.answers > 0 || end.failure != CallFailure::Unreachable {
             self.since = None;
         }
         match end.failure {
             // The callers of these batches have their answer; the next ones may be accepted.
             CallFailure::Refused => NextStream::AtOnce,
             _ if end.next == AfterFailure::AtOnce => NextStream::AtOnce,
-            CallFailure::Lost | CallFailure::Busy => {
-                self.since = None;
-                NextStream::AfterPause
-            }
+            CallFailure::Lost | CallFailure::Busy => NextStream::AfterPause,
             CallFailure::Unreachable => {
                 let since = *self.since.get_or_insert(now);
                 let left = self.give_up_after.saturating_sub(now - since).max(PAUSE_MIN);
@@ -91,14 +96,38 @@ mod tests {
     #[test]
     fn a_second_outage_is_counted_from_its_own_beginning() {
         let start = clock::now();
-        for failure in [CallFailure::Lost, CallFailure::Busy, CallFailure::Refused] {
+        for (failure, answers) in [
+            (CallFailure::Lost, 1),
+            (CallFailure::Busy, 1),
+            (CallFailure::Refused, 1),
+            (CallFailure::Unreachable, 1),
+            // The broker was reached, and the stream broke before its first answer.
+            (CallFailure::Lost, 0),
+            (CallFailure::Busy, 0),
+            (CallFailure::Refused, 0),
+        ] {
             let mut outage = Outage::new(GIVE_UP_AFTER);
             outage.next_stream(unreachable(), start);
-            let answered = StreamEnd { failure, answers: 1, next: AfterFailure::AtOnce };
-            let next = outage.next_stream(answered, start + 60 * SECOND);
+            let reached = StreamEnd { failure, answers, next: AfterFailure::AtOnce };
+            let next = outage.next_stream(reached, start + 60 * SECOND);
             assert_eq!(next, NextStream::AtOnce);
             let next = outage.next_stream(unreachable(), start + 61 * SECOND);
-            assert_eq!(next, NextStream::AfterPauseWithin(GIVE_UP_AFTER), "{failure:?}");
+            let expected = NextStream::AfterPauseWithin(GIVE_UP_AFTER);
+            assert_eq!(next, expected, "{failure:?} after {answers} answers");
+        }
+    }
+
+    #[test]
+    fn a_call_after_a_long_idle_time_does_not_pay_for_an_earlier_outage() {
+        let start = clock::now();
+        for (idle, left) in [(GIVE_UP_AFTER, GIVE_UP_AFTER), (SECOND, PAUSE_MIN)] {
+            let mut outage = Outage::new(GIVE_UP_AFTER);
+            outage.next_stream(unreachable(), start);
+            let given_up = outage.next_stream(unreachable(), start + 5 * SECOND);
+            assert_eq!(given_up, NextStream::AfterPauseWithin(PAUSE_MIN));
+            outage.after_idle(idle);
+            let next = outage.next_stream(unreachable(), start + 5 * SECOND + idle);
+            assert_eq!(next, NextStream::AfterPauseWithin(left), "after {idle:?}");
         }
     }
 }

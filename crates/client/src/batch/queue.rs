@@ -24,6 +24,12 @@ pub(crate) const TASKS_MAX: usize = 4096;
 /// accept by default.
 const BYTES_MAX: usize = 2 * 1024 * 1024;
 
+/// Batches in flight. A broker commits many of them together; more would only wait there.
+const IN_FLIGHT_MAX: usize = 16;
+/// Batches in flight with which a batch that can still grow is sent. Otherwise it grows until one
+/// is answered, so that many callers fill few batches.
+const GROWING_IN_FLIGHT_MAX: usize = 2;
+
 /// The status of a task that the broker did not schedule, but may schedule later, or another broker
 /// now.
 const NOT_NOW: u32 = 503;
@@ -199,10 +205,14 @@ pub(crate) struct BatchQueue {
     open: VecDeque<OpenBatch>,
     tasks: usize,
     bytes: usize,
+    /// How many of the open batches are complete.
+    complete: usize,
+    /// How many of the open batches, from the first, are sent even if they can still grow.
+    released: usize,
     numbers: u64,
 }
 
-/// A batch that was not sent yet, to which tasks can be added.
+/// A batch that was not sent yet.
 #[derive(Debug)]
 struct OpenBatch {
     namespace: Arc<str>,
@@ -210,14 +220,14 @@ struct OpenBatch {
     bytes: usize,
     idempotency_key: String,
     replies: ReplySenders,
+    /// Whether no task can be added: it is the batch of a caller, or a later batch of its namespace
+    /// is open.
+    complete: bool,
 }
 
 impl OpenBatch {
-    fn accepts(&self, namespace: &str, bytes: usize) -> bool {
-        *self.namespace == *namespace
-            && matches!(self.replies, ReplySenders::Each(_))
-            && self.tasks.len() < TASKS_MAX
-            && self.bytes + bytes <= BYTES_MAX
+    fn accepts(&self, bytes: usize) -> bool {
+        !self.complete && self.tasks.len() < TASKS_MAX && self.bytes + bytes <= BYTES_MAX
     }
 }
 
@@ -231,10 +241,18 @@ impl BatchQueue {
         self.tasks >= TASKS_MAX || self.bytes >= BYTES_MAX || !self.resend.is_empty()
     }
 
-    /// Whether the first batch should be sent without waiting for further tasks.
-    pub(crate) fn is_ready(&self) -> bool {
-        let whole = |batch: &OpenBatch| matches!(batch.replies, ReplySenders::Whole(_));
-        self.is_full() || self.open.len() > 1 || self.open.front().is_some_and(whole)
+    /// Whether the next batch is sent now, with this many batches in flight.
+    ///
+    /// With few in flight, all that was asked so far is sent. With more, only full batches and what
+    /// is before them: other batches grow until one in flight is answered. No batch waits for time
+    /// to pass.
+    pub(crate) fn is_due(&mut self, in_flight: usize) -> bool {
+        if in_flight < GROWING_IN_FLIGHT_MAX {
+            self.released = self.open.len();
+        }
+        !self.is_empty()
+            && in_flight < IN_FLIGHT_MAX
+            && (self.released > 0 || self.complete > 0 || self.is_full())
     }
 
     pub(crate) fn push(&mut self, call: ScheduleCall) {
@@ -245,13 +263,16 @@ impl BatchQueue {
                 self.bytes += bytes;
                 // Only the last batch of its namespace, so that tasks stay in order.
                 let last = self.open.iter_mut().rfind(|batch| batch.namespace == namespace);
-                if let Some(batch) = last.filter(|batch| batch.accepts(&namespace, bytes))
-                    && let ReplySenders::Each(replies) = &mut batch.replies
-                {
-                    batch.tasks.push(task);
-                    batch.bytes += bytes;
-                    replies.push(reply);
-                    return;
+                if let Some(batch) = last {
+                    if batch.accepts(bytes)
+                        && let ReplySenders::Each(replies) = &mut batch.replies
+                    {
+                        batch.tasks.push(task);
+                        batch.bytes += bytes;
+                        replies.push(reply);
+                        return;
+                    }
+                    self.complete += usize::from(!mem::replace(&mut batch.complete, true));
                 }
                 self.open.push_back(OpenBatch {
                     namespace,
@@ -259,19 +280,21 @@ impl BatchQueue {
                     bytes,
                     idempotency_key: String::new(),
                     replies: ReplySenders::Each(vec![reply]),
+                    complete: false,
                 });
             }
             ScheduleCall::Many { namespace, tasks, idempotency_key, reply } => {
                 let bytes = tasks.iter().map(Message::encoded_len).sum();
                 self.tasks += tasks.len();
                 self.bytes += bytes;
-                let replies = ReplySenders::Whole(reply);
+                self.complete += 1;
                 self.open.push_back(OpenBatch {
                     namespace,
                     tasks,
                     bytes,
                     idempotency_key,
-                    replies,
+                    replies: ReplySenders::Whole(reply),
+                    complete: true,
                 });
             }
         }
@@ -295,6 +318,8 @@ impl BatchQueue {
         let batch = self.open.pop_front()?;
         self.tasks -= batch.tasks.len();
         self.bytes -= batch.bytes;
+        self.complete -= usize::from(batch.complete);
+        self.released = self.released.saturating_sub(1);
         let message = v1::ScheduleBatch {
             number: self.numbers,
             namespace: batch.namespace.to_string(),
@@ -356,5 +381,109 @@ impl BatchQueue {
     /// Drops batches to send again whose callers are all gone.
     pub(crate) fn drop_abandoned(&mut self) {
         self.resend.retain(|batch| !batch.is_abandoned());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NONE: [usize; 0] = [];
+
+    fn one(queue: &mut BatchQueue, namespace: &str, key: &str) {
+        let task = v1::NewTask { key: key.to_owned(), ..v1::NewTask::default() };
+        let (namespace, reply) = (Arc::from(namespace), oneshot::channel().0);
+        queue.push(ScheduleCall::One { namespace, task, reply });
+    }
+
+    fn many(queue: &mut BatchQueue, namespace: &str, count: usize) {
+        let tasks = vec![v1::NewTask::default(); count];
+        let (namespace, reply) = (Arc::from(namespace), oneshot::channel().0);
+        let idempotency_key = String::new();
+        queue.push(ScheduleCall::Many { namespace, tasks, idempotency_key, reply });
+    }
+
+    /// Sends all batches that are due, and returns how many tasks each has.
+    fn send(queue: &mut BatchQueue, in_flight: &mut usize) -> Vec<usize> {
+        let mut sent = Vec::new();
+        while queue.is_due(*in_flight) {
+            sent.push(queue.pop().unwrap().1.tasks.len());
+            *in_flight += 1;
+        }
+        sent
+    }
+
+    #[test]
+    fn a_caller_that_is_alone_never_waits() {
+        let mut queue = BatchQueue::default();
+        assert!(!queue.is_due(0), "there is nothing to send");
+        for _ in 0..3 {
+            one(&mut queue, "a", "k");
+            assert_eq!(send(&mut queue, &mut 0), [1]);
+        }
+    }
+
+    #[test]
+    fn calls_made_while_batches_are_in_flight_are_the_next_batch_as_soon_as_one_is_answered() {
+        let (mut queue, mut in_flight) = (BatchQueue::default(), 0);
+        for sent in 0..GROWING_IN_FLIGHT_MAX {
+            one(&mut queue, "a", &sent.to_string());
+            assert_eq!(send(&mut queue, &mut in_flight), [1]);
+        }
+        for key in 0..64 {
+            one(&mut queue, "a", &key.to_string());
+            assert!(!queue.is_due(in_flight), "the batch grows");
+        }
+        in_flight -= 1;
+        assert_eq!(send(&mut queue, &mut in_flight), [64]);
+    }
+
+    #[test]
+    fn an_answer_sends_what_all_namespaces_have_asked() {
+        let (mut queue, mut in_flight) = (BatchQueue::default(), GROWING_IN_FLIGHT_MAX);
+        for key in 0..30 {
+            one(&mut queue, ["a", "b", "c"][key % 3], &key.to_string());
+        }
+        assert_eq!(send(&mut queue, &mut in_flight), NONE);
+        in_flight -= 1;
+        assert_eq!(send(&mut queue, &mut in_flight), [10, 10, 10]);
+        one(&mut queue, "a", "later");
+        assert_eq!(send(&mut queue, &mut in_flight), NONE);
+    }
+
+    #[test]
+    fn a_backlog_is_sent_as_full_batches_up_to_the_bound() {
+        let (mut queue, mut in_flight) = (BatchQueue::default(), GROWING_IN_FLIGHT_MAX);
+        for batch in GROWING_IN_FLIGHT_MAX..IN_FLIGHT_MAX {
+            for key in 0..TASKS_MAX {
+                assert_eq!(send(&mut queue, &mut in_flight), NONE, "task {key} of {batch}");
+                one(&mut queue, "a", &key.to_string());
+            }
+            assert_eq!(send(&mut queue, &mut in_flight), [TASKS_MAX]);
+        }
+        (0..TASKS_MAX).for_each(|key| one(&mut queue, "a", &key.to_string()));
+        assert!(queue.is_full());
+        assert_eq!(send(&mut queue, &mut in_flight), NONE, "as many as may be are in flight");
+    }
+
+    #[test]
+    fn the_batch_of_a_caller_waits_for_no_answer_and_neither_do_earlier_calls() {
+        let (mut queue, mut in_flight) = (BatchQueue::default(), GROWING_IN_FLIGHT_MAX);
+        one(&mut queue, "b", "earlier");
+        assert_eq!(send(&mut queue, &mut in_flight), NONE);
+        many(&mut queue, "a", 7);
+        one(&mut queue, "a", "later");
+        assert_eq!(send(&mut queue, &mut in_flight), [1, 7]);
+        assert!(!queue.is_empty());
+    }
+
+    #[test]
+    fn a_batch_without_space_for_the_next_task_is_sent_before_it() {
+        let (mut queue, mut in_flight) = (BatchQueue::default(), GROWING_IN_FLIGHT_MAX);
+        let large = "k".repeat(BYTES_MAX / 2);
+        one(&mut queue, "a", &large);
+        assert_eq!(send(&mut queue, &mut in_flight), NONE);
+        one(&mut queue, "a", &large[1..]);
+        assert_eq!(send(&mut queue, &mut in_flight), [1], "both are more than fits");
     }
 }

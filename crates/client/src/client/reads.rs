@@ -7,7 +7,7 @@ use punctual_proto::v1;
 
 use super::Client;
 use crate::brokers::channel::TasksStub;
-use crate::client::state::RetryWhen;
+use crate::client::unary::RetryWhen;
 use crate::record::NextFire;
 use crate::wire::non_empty;
 use crate::{Error, Gap, Timestamp, Twice};
@@ -20,7 +20,7 @@ impl Client {
     /// [`Error`].
     pub async fn whoami(&self) -> Result<WhoAmI, Error> {
         let call = |mut tasks: TasksStub| async move { tasks.who_am_i(v1::WhoAmIRequest {}).await };
-        let answer = self.state.call(RetryWhen::Always, call).await?;
+        let answer = self.state.unary().call(RetryWhen::Always, call).await?;
         let granted = |it: v1::GrantedNamespace| (it.name, it.rights);
         Ok(WhoAmI {
             tokens: answer.tokens,
@@ -49,7 +49,7 @@ impl Client {
             let request = request.clone();
             async move { tasks.namespaces(request).await }
         };
-        let answer = self.state.call(RetryWhen::Always, call).await?;
+        let answer = self.state.unary().call(RetryWhen::Always, call).await?;
         let namespaces = answer.namespaces.into_iter().map(namespace_info).collect();
         Ok(NamespacePage { namespaces, next: non_empty(answer.next) })
     }
@@ -64,7 +64,7 @@ impl Client {
             let request = cron.0.clone();
             async move { tasks.preview(request).await }
         };
-        let answer = self.state.call(RetryWhen::Always, call).await?;
+        let answer = self.state.unary().call(RetryWhen::Always, call).await?;
         let fires = answer.fires.into_iter().map(|fire| NextFire {
             fire_at: Timestamp::from_millis(fire.fire_at_ms),
             local: fire.local,

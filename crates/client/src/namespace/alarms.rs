@@ -8,7 +8,7 @@ use super::reads::unless_not_found;
 use crate::Error;
 use crate::alarm::{AlarmInfo, NewAlarm, NoticeInfo};
 use crate::brokers::channel::TrackedChannel;
-use crate::client::state::RetryWhen;
+use crate::client::unary::RetryWhen;
 use crate::wire::alarm as wire;
 
 /// The alarms of a namespace.
@@ -23,7 +23,7 @@ macro_rules! call {
             let request = request.clone();
             async move { AlarmsClient::new(channel).$method(request).await }
         };
-        $alarms.0.client.call_channel($retry_when, call).await
+        $alarms.0.client.unary().call_channel($retry_when, call).await
     }};
 }
 

@@ -10,7 +10,7 @@ use punctual_proto::v1;
 
 use super::Namespace;
 use crate::brokers::channel::TasksStub;
-use crate::client::state::RetryWhen;
+use crate::client::unary::RetryWhen;
 use crate::record::{
     DeadGroupFilter, DeadGroups, DeadLetters, Explanation, FireEnd, FirePage, Forecast, QueueInfo,
     Redriven, Stats, WorkerInfo,
@@ -28,7 +28,7 @@ macro_rules! call {
             let request = request.clone();
             async move { tasks.$method(request).await }
         };
-        $namespace.client.call($retry_when, call).await
+        $namespace.client.unary().call($retry_when, call).await
     }};
 }
 

@@ -61,7 +61,7 @@ impl Owner {
 }
 
 /// Returns how a task ended that is not in the store any more, from the record of its last fire.
-fn too_late(last: Option<FireRecord>) -> Result<Cancelled, EngineError> {
+fn too_late(last: Option<Box<FireRecord>>) -> Result<Cancelled, EngineError> {
     let last = last.ok_or(EngineError::NotFound)?;
     let fired_at = last.attempts.first().map(|attempt| attempt.fired_at);
     match (last.end, fired_at) {

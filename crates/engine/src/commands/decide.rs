@@ -5,10 +5,12 @@
 //! without a lookup.
 
 use std::collections::VecDeque;
+use std::collections::hash_map::Entry;
 
 use punctual_core::{FireId, Namespace, Task, TaskId, TaskState, Timestamp};
 use punctual_store::Damage;
 
+use crate::commands::SubjectQueue;
 use crate::commands::lookup::{FoundTask, Lookup, LookupDepth};
 use crate::commands::queue::{QueuedCommand, QueuedWork};
 use crate::commit::decision::Decision;
@@ -58,19 +60,24 @@ impl Owner {
     }
 
     fn queue(&mut self, subject: Subject, command: QueuedCommand) {
-        if let Some(queue) = self.commands.queues.get_mut(&subject) {
-            return queue.push_back(command);
+        match self.commands.queues.entry(subject) {
+            Entry::Occupied(mut entry) => entry.get_mut().commands.push_back(command),
+            Entry::Vacant(entry) => {
+                self.commands.lookups_wanted.push(command.lookup(entry.key()));
+                let lookup = Some(self.reads.open());
+                entry.insert(SubjectQueue { commands: VecDeque::from([command]), lookup });
+            }
         }
-        self.look_up(command.lookup(&subject));
-        self.commands.queues.insert(subject, VecDeque::from([command]));
     }
 
-    /// Decides the first command about a subject with the result of its lookup.
-    pub(crate) fn on_found(&mut self, subject: Subject, found: FoundTask, now: Timestamp) {
-        let queue = self.commands.queues.get_mut(&subject);
-        let Some(command) = queue.and_then(VecDeque::pop_front) else {
-            return;
-        };
+    /// Decides a command about a subject with the result of its lookup.
+    pub(crate) fn on_found(
+        &mut self,
+        command: QueuedCommand,
+        subject: Subject,
+        found: FoundTask,
+        now: Timestamp,
+    ) {
         match command.into_parts() {
             (QueuedWork::Caller(command), Some(reply)) => {
                 self.decide(command, reply, Some(subject), found, now);
@@ -90,13 +97,15 @@ impl Owner {
         }
     }
 
-    /// Refuses the first command about a subject, because a value that it needs is damaged in the
-    /// store. A command of the owner's own does without the value.
-    pub(crate) fn on_damaged(&mut self, subject: Subject, damage: &Damage, now: Timestamp) {
-        let queue = self.commands.queues.get_mut(&subject);
-        let Some(command) = queue.and_then(VecDeque::pop_front) else {
-            return;
-        };
+    /// Refuses a command about a subject, because a value that it needs is damaged in the store. A
+    /// command of the owner's own does without the value.
+    pub(crate) fn on_damaged(
+        &mut self,
+        command: QueuedCommand,
+        subject: Subject,
+        damage: &Damage,
+        now: Timestamp,
+    ) {
         match command.into_parts() {
             (QueuedWork::Caller(_), Some(reply)) => {
                 let requester = Requester { reply: Some(reply), subject: Some(subject) };
@@ -139,20 +148,21 @@ impl Owner {
     ) {
         let (depth, letter, receipt) = (LookupDepth::Task, None, None);
         let lookup = Lookup { subject: subject.clone(), depth, letter, receipt };
-        let queue = self.commands.queues.entry(subject).or_default();
-        queue.push_front(QueuedCommand::of_caller(command, reply));
-        self.look_up(lookup);
+        if let Some(queue) = self.commands.queues.get_mut(&subject) {
+            queue.commands.push_front(QueuedCommand::of_caller(command, reply));
+            self.look_up(lookup);
+        }
     }
 
     /// The command before is done: looks up what the next one about the same subject needs.
     pub(crate) fn decide_next(&mut self, subject: Subject) {
-        match self.commands.queues.get(&subject).map(VecDeque::is_empty) {
-            Some(true) => {
-                self.commands.queues.remove(&subject);
-            }
-            Some(false) => self.look_up_again(&subject),
-            None => {}
+        let Entry::Occupied(queue) = self.commands.queues.entry(subject) else { return };
+        if queue.get().commands.is_empty() {
+            queue.remove();
+            return;
         }
+        let subject = queue.key().clone();
+        self.look_up_again(&subject);
     }
 
     fn decide(
@@ -170,22 +180,25 @@ impl Owner {
         if let Some(reply) = self.awaits_outcome(&command, found.task.as_ref()) {
             return self.answer(requester, reply);
         }
-        if let Some(head) = found.head.as_ref().filter(|_| command.recalls()) {
+        if let Some(id) = found.id().filter(|_| command.recalls()) {
             if found.task.is_none()
-                && self.tasks.is_firing(head.id)
+                && self.tasks.is_firing(id)
                 && let Some(subject) = requester.subject
             {
                 // To decide about a task whose delivery is recalled takes the whole task.
                 return self.look_up_whole(command, requester.reply, subject);
             }
-            self.recall(head.id, now);
+            self.recall(id, now);
         }
         let found = self.with_overlapping(found);
         match command {
             Command::Schedule(schedule) => match (&schedule.new_task.key, &schedule.receipt) {
                 // Without a key the subject is the receipt.
                 (None, Some(_)) => self.schedule(schedule, requester, None, found.task, now),
-                _ => self.schedule(schedule, requester, found.task, found.receipt, now),
+                _ => {
+                    let receipt = found.receipt.map(|receipt| *receipt);
+                    self.schedule(schedule, requester, found.task, receipt, now);
+                }
             },
             Command::Bind(namespace, receipt) => {
                 self.bind(&namespace, &receipt, requester, found.task.as_ref(), now);

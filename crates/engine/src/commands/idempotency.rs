@@ -16,9 +16,8 @@ use punctual_core::{
     Due, IDEMPOTENCY_KEPT, Labels, Namespace, NewTask, Queue, Schedule, Target, Task, TaskId,
     Timestamp, Version,
 };
-use punctual_store::Change;
 
-use crate::commit::decision::{Decision, Effect};
+use crate::commit::decision::Decision;
 use crate::handle::call::Requester;
 use crate::handle::command::{Receipt, ScheduleCommand};
 use crate::handle::error::EngineError;
@@ -79,8 +78,7 @@ impl Owner {
         };
         let binding = stored_under_key(id, namespace, given, [], now);
         let mut decision = Decision::answering(requester);
-        decision.change(Change::Put(binding.clone()));
-        decision.effects.push(Effect::file(binding));
+        decision.put(binding);
         decision.replies(Reply::Bound);
         self.write(decision);
     }

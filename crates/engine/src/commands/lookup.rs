@@ -41,19 +41,20 @@ impl LookupDepth {
     }
 }
 
-/// What the store has about a subject.
+/// What the store has about a subject. What few commands need is behind a pointer: a lookup
+/// carries a thousand of these from thread to thread.
 #[derive(Debug, Default)]
 pub struct FoundTask {
-    /// The head of the task; present whenever `task` is.
+    /// The head of the task, if only that was to be read.
     pub head: Option<Head>,
-    /// The whole task, if it was to be read.
+    /// The whole task, if it was to be read, or if the subject is an id.
     pub task: Option<Task>,
     /// Without a task: the record of its last fire, if it was to be read and is still kept.
-    pub last: Option<FireRecord>,
+    pub last: Option<Box<FireRecord>>,
     /// The dead letter, if one was to be read.
-    pub letter: Option<DeadLetter>,
+    pub letter: Option<Box<DeadLetter>>,
     /// The receipt, if one was to be read.
-    pub receipt: Option<Task>,
+    pub receipt: Option<Box<Task>>,
 }
 
 /// The result of one lookup.
@@ -105,6 +106,12 @@ fn copy_of(error: &StoreError) -> StoreError {
 }
 
 impl FoundTask {
+    /// Returns the id of the task that was found.
+    pub(crate) fn id(&self) -> Option<TaskId> {
+        let head = || self.head.as_ref().map(|head| head.id);
+        self.task.as_ref().map(|task| task.id).or_else(head)
+    }
+
     async fn read<S: TaskStore>(
         store: &S,
         partition: PartitionId,
@@ -123,13 +130,14 @@ impl FoundTask {
             {
                 let records = store.history(partition, id, 1).await?;
                 let namespace = lookup.subject.namespace();
-                result.last = records.into_iter().find(|record| record.namespace == *namespace);
+                let record = records.into_iter().find(|record| record.namespace == *namespace);
+                result.last = record.map(Box::new);
             }
             if let Some(Subject::Key(namespace, key)) = &lookup.receipt {
                 let heads = store.find(partition, namespace, std::slice::from_ref(key)).await?;
                 if let Some(head) = heads.into_iter().flatten().next() {
                     let tasks = store.get(partition, &[head.id]).await?;
-                    result.receipt = tasks.into_iter().flatten().next();
+                    result.receipt = tasks.into_iter().flatten().next().map(Box::new);
                 }
             }
         }
@@ -166,7 +174,7 @@ async fn find_last_fires<S: TaskStore>(
     for KeyGroup { namespace, keys, indexes } in by_namespace(ended) {
         let records = store.last_fires(partition, namespace, &keys).await?;
         for (record, index) in records.into_iter().zip(indexes) {
-            found[index].last = record;
+            found[index].last = record.map(Box::new);
         }
     }
     Ok(())
@@ -206,7 +214,7 @@ async fn get<S: TaskStore>(
         .iter()
         .zip(found.iter())
         .enumerate()
-        // The head of an id comes from the whole task.
+        // An id leads to the whole task only.
         .filter(|(_, (lookup, _))| {
             lookup.depth.is_whole() || matches!(lookup.subject, Subject::Id(..))
         })
@@ -220,7 +228,7 @@ async fn get<S: TaskStore>(
     for (task, (index, _)) in tasks.into_iter().zip(wanted) {
         let namespace = lookups[index].subject.namespace();
         let task = task.filter(|task| task.definition.namespace == *namespace);
-        found[index].head = task.as_ref().map(Head::of);
+        found[index].head = None;
         found[index].task = task;
     }
     Ok(())
@@ -246,8 +254,8 @@ async fn read_letters<S: TaskStore>(
     let letters = store.dead_letters(partition, &fire_ids).await?;
     for (letter, index) in letters.into_iter().zip(indexes) {
         let namespace = lookups[index].subject.namespace();
-        found[index].letter =
-            letter.filter(|letter| letter.task.definition.namespace == *namespace);
+        let letter = letter.filter(|letter| letter.task.definition.namespace == *namespace);
+        found[index].letter = letter.map(Box::new);
     }
     Ok(())
 }

@@ -19,8 +19,10 @@ const LOOKUPS_MAX: usize = 1024;
 impl Owner {
     /// Adds a lookup to those of this turn.
     pub(crate) fn look_up(&mut self, lookup: Lookup) {
-        self.commands.lookups.insert(lookup.subject.clone(), self.reads.open());
-        self.commands.lookups_wanted.push(lookup);
+        if let Some(queue) = self.commands.queues.get_mut(&lookup.subject) {
+            queue.lookup = Some(self.reads.open());
+            self.commands.lookups_wanted.push(lookup);
+        }
     }
 
     /// Looks up again what the first command about a subject needs.
@@ -42,9 +44,8 @@ impl Owner {
     pub(crate) fn on_lookup_results(&mut self, results: Vec<LookupResult>, now: Timestamp) {
         let mut unavailable = Vec::new();
         for LookupResult { look: lookup, result } in results {
-            let Some(read) = self.commands.lookups.remove(&lookup.subject) else {
-                continue;
-            };
+            let Some(queue) = self.commands.queues.get_mut(&lookup.subject) else { continue };
+            let Some(read) = queue.lookup.take() else { continue };
             self.reads.close(read);
             let found = match result {
                 Ok(found) => Ok(found),
@@ -53,8 +54,10 @@ impl Owner {
                     let Some(lookup) = self.lookup_to_repeat(lookup, now) else {
                         continue;
                     };
-                    self.commands.lookups.insert(lookup.subject.clone(), self.reads.open());
-                    unavailable.push(lookup);
+                    if let Some(queue) = self.commands.queues.get_mut(&lookup.subject) {
+                        queue.lookup = Some(self.reads.open());
+                        unavailable.push(lookup);
+                    }
                     continue;
                 }
                 Err(error) => return self.stop(error),
@@ -70,11 +73,13 @@ impl Owner {
             let found = match found {
                 Ok(found) => found,
                 Err(damage) => {
-                    self.on_damaged(lookup.subject, &damage, now);
+                    if let Some(command) = queue.commands.pop_front() {
+                        self.on_damaged(command, lookup.subject, &damage, now);
+                    }
                     continue;
                 }
             };
-            let task = found.head.as_ref().map(|head| Scope::Task(head.id));
+            let task = found.id().map(Scope::Task);
             let letter = lookup.letter.map(|id| [Scope::Task(id.task), Scope::Letters(id.task)]);
             // The letter of a fire that was redriven apart from its task is redriven as that task.
             let redriven = found.letter.as_ref().map(|letter| Scope::Task(letter.task.id));
@@ -84,7 +89,11 @@ impl Owner {
             let mut scopes = scopes.chain(redriven).chain(last);
             match scopes.find(|scope| self.reads.changed_since(*scope, read)) {
                 Some(scope) => self.look_up_when_durable(lookup.subject, scope),
-                None => self.on_found(lookup.subject, found, now),
+                None => {
+                    if let Some(command) = queue.commands.pop_front() {
+                        self.on_found(command, lookup.subject, found, now);
+                    }
+                }
             }
         }
         if !unavailable.is_empty() {
@@ -95,7 +104,7 @@ impl Owner {
     /// Looks a subject up again because the result is out of date: at once if the change is
     /// durable, otherwise once it is.
     fn look_up_when_durable(&mut self, subject: Subject, scope: Scope) {
-        let (Scope::Task(id) | Scope::Letters(id)) = scope;
+        let (Scope::Task(id) | Scope::New(id) | Scope::Letters(id)) = scope;
         if self.reads.is_undurable(scope) {
             self.commands.watchers.entry(id).or_default().push(subject);
         } else {

@@ -5,11 +5,15 @@
 //! before was still pending. The letters of a task that continues have a scope of their own:
 //! whatever becomes of them, what was read about the task still holds. A task id is forgotten as
 //! soon as no open read is older than its last change.
+//!
+//! A new task without a key is only remembered until it is durable: before, no caller can know its
+//! id, and a read that began before shows the task as it was created or not at all.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::num::NonZeroU64;
 
-use punctual_core::{TaskId, TaskState};
+use punctual_core::{Epoch, Sequence, TaskId, TaskState};
 use punctual_store::Change;
 use rapidhash::fast::RandomState;
 
@@ -22,6 +26,8 @@ pub(crate) struct ReadToken(u64);
 pub(crate) enum Scope {
     /// A task.
     Task(TaskId),
+    /// A new task without a key.
+    New(TaskId),
     /// The dead letters and records of a task that continues.
     Letters(TaskId),
 }
@@ -34,6 +40,7 @@ impl Scope {
                 matches!(was.state, TaskState::Firing)
             }
             Change::DeleteLetter { .. } => true,
+            Change::Put(task) if task.definition.key.is_none() => return Self::New(task.id),
             Change::Put(_)
             | Change::Refile { .. }
             | Change::Postpone { .. }
@@ -48,6 +55,7 @@ impl Scope {
 pub(crate) struct ReadTracker {
     /// Batches that are durable.
     batches: u64,
+    created: CreatedTasks,
     tasks: Changes,
     letters: Changes,
     /// Open reads by when they began.
@@ -60,12 +68,59 @@ pub(crate) struct ReadTracker {
 /// are due at once they are larger than a cache.
 #[derive(Debug, Default)]
 struct Changes {
-    /// The number of decisions about a task that are not durable.
-    undurable: HashMap<TaskId, u32, RandomState>,
-    /// The batch that last changed a task, while a read is open that may have missed it.
-    changed: HashMap<TaskId, u64, RandomState>,
-    /// The same in order of age.
+    recent: HashMap<TaskId, RecentChanges, RandomState>,
+    /// The batches that changed tasks while a read was open, in order of age.
     by_age: VecDeque<(u64, TaskId)>,
+}
+
+/// Recent decisions about one task.
+#[derive(Debug, Default)]
+struct RecentChanges {
+    /// The number of those that are not durable.
+    undurable: u32,
+    /// The batch that last changed the task, while a read is open that may have missed it.
+    changed: Option<NonZeroU64>,
+}
+
+impl RecentChanges {
+    const fn is_over(&self) -> bool {
+        self.undurable == 0 && self.changed.is_none()
+    }
+}
+
+/// New tasks that are not durable, by the part of their ids that counts up. They become durable in
+/// this order, so each is added at one end and removed at the other.
+#[derive(Debug, Default)]
+struct CreatedTasks(VecDeque<(Epoch, Sequence)>);
+
+impl CreatedTasks {
+    const fn number(id: TaskId) -> (Epoch, Sequence) {
+        (id.epoch(), id.sequence())
+    }
+
+    fn insert(&mut self, id: TaskId) {
+        let number = Self::number(id);
+        match self.0.back() {
+            Some(last) if *last > number => {
+                let index = self.0.partition_point(|other| *other < number);
+                self.0.insert(index, number);
+            }
+            _ => self.0.push_back(number),
+        }
+    }
+
+    fn remove(&mut self, id: TaskId) {
+        let number = Self::number(id);
+        if self.0.front() == Some(&number) {
+            self.0.pop_front();
+        } else if let Ok(index) = self.0.binary_search(&number) {
+            self.0.remove(index);
+        }
+    }
+
+    fn contains(&self, id: TaskId) -> bool {
+        self.0.binary_search(&Self::number(id)).is_ok()
+    }
 }
 
 impl Changes {
@@ -76,12 +131,27 @@ impl Changes {
                 break;
             }
             self.by_age.pop_front();
-            if let Entry::Occupied(entry) = self.changed.entry(id)
-                && *entry.get() == batch
-            {
+            self.change(id, |recent| {
+                if recent.changed.is_some_and(|changed| changed.get() == batch) {
+                    recent.changed = None;
+                }
+            });
+        }
+    }
+
+    /// Changes what is remembered of a task, if anything is, and forgets the task if nothing is
+    /// left.
+    fn change(&mut self, id: TaskId, change: impl FnOnce(&mut RecentChanges)) {
+        if let Entry::Occupied(mut entry) = self.recent.entry(id) {
+            change(entry.get_mut());
+            if entry.get().is_over() {
                 entry.remove();
             }
         }
+    }
+
+    fn get(&self, id: TaskId) -> Option<&RecentChanges> {
+        self.recent.get(&id)
     }
 }
 
@@ -105,45 +175,53 @@ impl ReadTracker {
 
     const fn changes(&self, scope: Scope) -> (&Changes, TaskId) {
         match scope {
-            Scope::Task(id) => (&self.tasks, id),
+            Scope::Task(id) | Scope::New(id) => (&self.tasks, id),
             Scope::Letters(id) => (&self.letters, id),
         }
     }
 
     const fn changes_mut(&mut self, scope: Scope) -> (&mut Changes, TaskId) {
         match scope {
-            Scope::Task(id) => (&mut self.tasks, id),
+            Scope::Task(id) | Scope::New(id) => (&mut self.tasks, id),
             Scope::Letters(id) => (&mut self.letters, id),
         }
     }
 
     /// A decision was made.
     pub(crate) fn decided(&mut self, scope: Scope) {
+        if let Scope::New(id) = scope {
+            return self.created.insert(id);
+        }
         let (changes, id) = self.changes_mut(scope);
-        *changes.undurable.entry(id).or_default() += 1;
+        changes.recent.entry(id).or_default().undurable += 1;
     }
 
     /// A decision of the batch that was applied last is durable.
     pub(crate) fn durable(&mut self, scope: Scope) {
-        // Reads that begin from now on see it. Without an open read, none can have missed it.
-        if !self.open.is_empty() {
-            let batch = self.batches;
-            let (changes, id) = self.changes_mut(scope);
-            changes.changed.insert(id, batch);
-            changes.by_age.push_back((batch, id));
+        if let Scope::New(id) = scope {
+            return self.created.remove(id);
         }
-        self.undone(scope);
+        // Reads that begin from now on see it. Without an open read, none can have missed it.
+        let batch = NonZeroU64::new(self.batches).filter(|_| !self.open.is_empty());
+        let (changes, id) = self.changes_mut(scope);
+        if let Some(batch) = batch {
+            changes.by_age.push_back((batch.get(), id));
+        }
+        changes.change(id, |recent| {
+            recent.undurable = recent.undurable.saturating_sub(1);
+            recent.changed = batch.or(recent.changed);
+        });
     }
 
-    /// A decision was undone, or is durable.
+    /// A decision was undone.
     pub(crate) fn undone(&mut self, scope: Scope) {
-        let (changes, id) = self.changes_mut(scope);
-        if let Entry::Occupied(mut entry) = changes.undurable.entry(id) {
-            *entry.get_mut() -= 1;
-            if *entry.get() == 0 {
-                entry.remove();
-            }
+        if let Scope::New(id) = scope {
+            return self.created.remove(id);
         }
+        let (changes, id) = self.changes_mut(scope);
+        changes.change(id, |recent| {
+            recent.undurable = recent.undurable.saturating_sub(1);
+        });
     }
 
     /// The reads so far, open ones included, may show a state to which the store had fallen back.
@@ -167,7 +245,8 @@ impl ReadTracker {
     /// Whether a decision is not durable yet.
     pub(crate) fn is_undurable(&self, scope: Scope) -> bool {
         let (changes, id) = self.changes(scope);
-        changes.undurable.contains_key(&id)
+        changes.get(id).is_some_and(|recent| recent.undurable > 0)
+            || !matches!(scope, Scope::Letters(_)) && self.created.contains(id)
     }
 
     /// Whether a read may be out of date.
@@ -178,19 +257,21 @@ impl ReadTracker {
     /// Whether a decision has become durable since a read began.
     pub(crate) fn durable_since(&self, scope: Scope, read: ReadToken) -> bool {
         let (changes, id) = self.changes(scope);
-        changes.changed.get(&id).is_some_and(|batch| *batch > read.0)
+        let changed = changes.get(id).and_then(|recent| recent.changed);
+        changed.is_some_and(|batch| batch.get() > read.0)
     }
 
     #[cfg(test)]
     fn count_remembered(&self) -> usize {
         let changes = [&self.tasks, &self.letters];
-        changes.map(|it| it.undurable.len() + it.changed.len() + it.by_age.len()).iter().sum()
+        let tables = changes.map(|it| it.recent.len() + it.by_age.len());
+        self.created.0.len() + tables.iter().sum::<usize>()
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use punctual_core::Timestamp;
+    use punctual_core::{PartitionId, Timestamp};
 
     use super::*;
 
@@ -221,6 +302,30 @@ mod tests {
         assert!(reads.is_undurable(id(1)));
         reads.undone(id(1));
         assert!(!reads.is_undurable(id(1)));
+    }
+
+    #[test]
+    fn a_new_task_is_undurable_until_its_own_decision_is_over() {
+        let id = |sequence| {
+            let sequence = Sequence::new(sequence).unwrap();
+            let due = Timestamp::from_millis(9 - sequence.get());
+            TaskId::new(due, PartitionId::FIRST, Epoch::new(1).unwrap(), sequence)
+        };
+        let mut reads = ReadTracker::default();
+        let read = reads.open();
+        for sequence in [1, 2, 5, 4] {
+            reads.decided(Scope::New(id(sequence)));
+        }
+        reads.applied();
+        reads.undone(Scope::New(id(2)));
+        reads.durable(Scope::New(id(1)));
+        let undurable = (0..7).filter(|it| reads.is_undurable(Scope::Task(id(*it))));
+        assert_eq!(undurable.collect::<Vec<_>>(), [4, 5]);
+        assert!(!reads.changed_since(Scope::Task(id(1)), read), "it is as it was created");
+        assert!(!reads.is_undurable(Scope::Letters(id(4))));
+        reads.durable(Scope::New(id(4)));
+        reads.durable(Scope::New(id(5)));
+        assert_eq!(reads.count_remembered(), 0);
     }
 
     #[test]

@@ -68,7 +68,7 @@ impl Owner {
     }
 
     /// Returns the letter unless it is the claim of a fire in flight.
-    fn settled_letter(&self, letter: Option<DeadLetter>) -> Option<DeadLetter> {
+    fn settled_letter(&self, letter: Option<Box<DeadLetter>>) -> Option<Box<DeadLetter>> {
         letter.filter(|letter| !self.deliveries.is_claimed(letter.fire_id()))
     }
 }

@@ -61,11 +61,8 @@ impl Owner {
         let old = existing.as_ref().or(claimed);
         let version = old.map_or(Version::FIRST, |task| task.version.next());
         let task = command.start.begin(Task::new(id, Arc::clone(&command.new_task), now, version));
-        let scheduled = match old {
-            None => Scheduled::Created(task.clone()),
-            Some(_) => Scheduled::Replaced(task.clone()),
-        };
         let mut decision = Decision::answering(requester);
+        decision.replies_scheduled(old);
         if let Some(fire_id) = claim {
             self.end_recalled_claim(&mut decision, fire_id, FireEnd::Replaced, now);
         }
@@ -78,9 +75,7 @@ impl Owner {
         if !self.store_receipt(&mut decision, &command, &task, now) {
             return self.stop_out_of_ids();
         }
-        decision.change(Change::Put(task.clone()));
-        decision.effects.push(Effect::file(task));
-        decision.replies(Reply::Scheduled(scheduled));
+        decision.put(task);
         self.write(decision);
     }
 
@@ -117,9 +112,7 @@ impl Owner {
         let Some(id) = self.tenure.next_id(now.after(IDEMPOTENCY_KEPT)) else {
             return false;
         };
-        let receipt = idempotency::receipt(id, given, task);
-        decision.change(Change::Put(receipt.clone()));
-        decision.effects.push(Effect::file(receipt));
+        decision.put(idempotency::receipt(id, given, task));
         true
     }
 

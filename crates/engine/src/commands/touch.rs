@@ -24,7 +24,8 @@ impl Owner {
         found: FoundTask,
         now: Timestamp,
     ) {
-        let Some(head) = found.head else {
+        let head = found.head.or_else(|| found.task.as_ref().map(Head::of));
+        let Some(head) = head else {
             let subject = requester.subject.as_ref();
             let claimed = subject.and_then(|it| self.deliveries.claimed_attempt(it));
             let error = claimed.map_or(EngineError::NotFound, EngineError::Firing);
@@ -49,8 +50,7 @@ impl Owner {
                     updated_at,
                     was,
                 });
-                let effect = Effect::Postpone { namespace, id, fire_at, version, updated_at };
-                decision.effects.push(effect);
+                decision.effects.push(Effect::Postpone(namespace));
                 decision.replies(Reply::Touched { fire_at, version });
                 self.write(decision);
             }

@@ -6,6 +6,8 @@
 //! sent. With nothing left to write, an empty batch asks after a while whether the store still has
 //! the last ones.
 
+use std::sync::Arc;
+
 use punctual_core::Timestamp;
 use punctual_store::{Change, Resource, StoreError};
 
@@ -127,30 +129,39 @@ impl Owner {
             {
                 self.recall_replaced(&subject, now);
             }
-            if let Scope::Task(id) = scope {
+            if let Scope::Task(id) | Scope::New(id) = scope {
                 self.loader.forget_aside(id);
             }
             self.wake_watchers(change.task_id());
         }
-        for effect in decision.effects.drain(..) {
-            self.carry_out(effect, now);
+        for effect in std::mem::take(&mut decision.effects) {
+            self.carry_out(effect, &decision.changes, now);
         }
         if let Some(requester) = decision.requester.take() {
             self.answer(requester, decision.into_reply());
         }
     }
 
-    fn carry_out(&mut self, effect: Effect, now: Timestamp) {
+    fn carry_out(&mut self, effect: Effect, changes: &[Arc<Change>], now: Timestamp) {
         match effect {
             Effect::File(task) => self.file_durable(*task, now),
+            Effect::FilePut(index) => {
+                if let Some(Change::Put(task)) = changes.get(index).map(Arc::as_ref) {
+                    self.file_new(task);
+                }
+            }
             Effect::Update(task) => {
                 let id = task.id;
                 for report in self.tasks.update(*task) {
                     self.settle(id, report, now);
                 }
             }
-            Effect::Postpone { namespace, id, fire_at, version, updated_at } => {
-                self.file_postponed(namespace, id, fire_at, version, updated_at);
+            Effect::Postpone(namespace) => {
+                if let Some(Change::Postpone { id, fire_at, version, updated_at, .. }) =
+                    changes.first().map(Arc::as_ref)
+                {
+                    self.file_postponed(namespace, *id, *fire_at, *version, *updated_at);
+                }
             }
             Effect::Remove(id) => self.tasks.remove(id),
             Effect::SendClaimed(claimed) => self.send_claimed(*claimed, now),
@@ -184,7 +195,7 @@ impl Owner {
             // A decision about letters holds up no task: one about the task itself may be pending.
             let held = match scope {
                 Scope::Task(id) => self.tasks.undo_decision(id),
-                Scope::Letters(_) => Vec::new(),
+                Scope::New(_) | Scope::Letters(_) => Vec::new(),
             };
             for report in held {
                 self.settle(id, report, now);

@@ -12,7 +12,7 @@ use crate::commands::read_tracker::ReadToken;
 use crate::commit::retained_batches::ChangeSubjects;
 use crate::handle::call::Requester;
 use crate::handle::error::EngineError;
-use crate::handle::reply::Reply;
+use crate::handle::reply::{Cancelled, Reply, Scheduled};
 
 /// Changes that are written together, and what follows once they are durable.
 ///
@@ -23,7 +23,22 @@ pub(crate) struct Decision {
     pub(crate) changes: SmallVec<[Arc<Change>; 2]>,
     pub(crate) effects: SmallVec<[Effect; 1]>,
     pub(crate) requester: Option<Requester>,
-    reply: Option<Box<Reply>>,
+    reply: Option<DecidedReply>,
+}
+
+/// The reply to the requester. Replies of commands that come in large batches are small.
+#[derive(Debug)]
+enum DecidedReply {
+    /// The task of the last change was created.
+    Created,
+    /// The task of the last change replaces another.
+    Replaced,
+    Cancelled(Cancelled),
+    Touched {
+        fire_at: Timestamp,
+        version: Version,
+    },
+    Other(Box<Reply>),
 }
 
 const _: () = assert!(size_of::<Decision>() <= 256);
@@ -61,14 +76,47 @@ impl Decision {
         self.changes.push(Arc::new(change));
     }
 
+    /// Adds a task under a new id. It is held in memory if it is due before the horizon.
+    pub(crate) fn put(&mut self, task: Task) {
+        self.effects.push(Effect::FilePut(self.changes.len()));
+        self.change(Change::Put(task));
+    }
+
     /// Sets the reply to the requester.
     pub(crate) fn replies(&mut self, reply: Reply) {
-        self.reply = Some(Box::new(reply));
+        self.reply = Some(match reply {
+            Reply::Cancelled(cancelled) => DecidedReply::Cancelled(cancelled),
+            Reply::Touched { fire_at, version } => DecidedReply::Touched { fire_at, version },
+            other => DecidedReply::Other(Box::new(other)),
+        });
+    }
+
+    /// Replies that the task of the last change, which is a [`Change::Put`], was created, or that
+    /// it replaces another.
+    pub(crate) fn replies_scheduled(&mut self, old: Option<&Task>) {
+        let reply = if old.is_some() { DecidedReply::Replaced } else { DecidedReply::Created };
+        self.reply = Some(reply);
     }
 
     /// Returns the reply to the requester.
-    pub(crate) fn into_reply(self) -> Result<Reply, EngineError> {
-        self.reply.map(|reply| *reply).ok_or(EngineError::Stopped)
+    pub(crate) fn into_reply(mut self) -> Result<Reply, EngineError> {
+        let reply = match self.reply.take().ok_or(EngineError::Stopped)? {
+            DecidedReply::Created => Reply::Scheduled(Scheduled::Created(self.take_put()?)),
+            DecidedReply::Replaced => Reply::Scheduled(Scheduled::Replaced(self.take_put()?)),
+            DecidedReply::Cancelled(cancelled) => Reply::Cancelled(cancelled),
+            DecidedReply::Touched { fire_at, version } => Reply::Touched { fire_at, version },
+            DecidedReply::Other(reply) => *reply,
+        };
+        Ok(reply)
+    }
+
+    /// Takes the task of the last change. It is copied only if the change is shared: by then the
+    /// store has dropped its batch, unless batches are retained.
+    fn take_put(&mut self) -> Result<Task, EngineError> {
+        match self.changes.pop().map(Arc::unwrap_or_clone) {
+            Some(Change::Put(task)) => Ok(task),
+            _ => Err(EngineError::Stopped),
+        }
     }
 
     /// Ends a fire of a task and moves the task to its next step. `change` gets the task after the
@@ -159,16 +207,12 @@ fn changed(task: Task, now: Timestamp) -> Task {
 pub(crate) enum Effect {
     /// Hold a task in memory if it is due before the horizon.
     File(Box<Task>),
+    /// The same for the new task that the change of this index stores.
+    FilePut(usize),
     /// Update a task whose attempts in flight continue.
     Update(Box<Task>),
-    /// Move a task to a later time.
-    Postpone {
-        namespace: Namespace,
-        id: TaskId,
-        fire_at: Timestamp,
-        version: Version,
-        updated_at: Timestamp,
-    },
+    /// Move the task that the first change postpones.
+    Postpone(Namespace),
     /// Remove a task that has ended.
     Remove(TaskId),
     /// Send an at-most-once fire whose claim is durable.

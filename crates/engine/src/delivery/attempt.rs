@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use punctual_core::{
-    Answer, AttemptNo, FireId, NewTask, Occasion, Outcome, Task, TaskId, Timestamp, Version,
+    Answer, AttemptNo, FireId, NewTask, Occasion, Outcome, Task, Timestamp, Version,
 };
 
 use crate::delivery::lane::LaneShare;
 use crate::delivery::permit::{NotSendable, SendPermit};
+use crate::loaded::loaded_ref::LoadedRef;
 use crate::ownership::lease::LeaseEnd;
 
 /// What is sent for one attempt.
@@ -41,12 +42,17 @@ pub(crate) struct ReportRoute {
     /// The lane that counts the delivery as in flight.
     pub(crate) share: LaneShare,
     /// The task that was sent. A redriven fire may belong to another.
-    pub(crate) task_id: TaskId,
+    pub(crate) task: LoadedRef,
 }
 
 impl Delivery {
     /// The next attempt of a task's present fire.
-    pub(crate) fn new(task: &Task, share: LaneShare, now: Timestamp, lease_end: LeaseEnd) -> Self {
+    pub(crate) fn new(
+        task: &Task,
+        route: ReportRoute,
+        now: Timestamp,
+        lease_end: LeaseEnd,
+    ) -> Self {
         let permit = SendPermit::new(lease_end, task.expires_at());
         Self {
             fire_id: task.fire().id,
@@ -58,7 +64,7 @@ impl Delivery {
             permit,
             version: task.version,
             definition: task.delivered_definition(),
-            route: ReportRoute { share, task_id: task.id },
+            route,
         }
     }
 
@@ -66,7 +72,8 @@ impl Delivery {
     #[doc(hidden)]
     #[must_use]
     pub fn of(task: &Task, now: Timestamp) -> Self {
-        Self::new(task, LaneShare::NONE, now, LeaseEnd::new(Timestamp::MAX))
+        let route = ReportRoute { share: LaneShare::NONE, task: LoadedRef::without_slot(task.id) };
+        Self::new(task, route, now, LeaseEnd::new(Timestamp::MAX))
     }
 
     /// Called by a courier at the moment at which the first byte is to leave: takes the permit and

@@ -86,8 +86,7 @@ impl Owner {
                 }
                 _ => continue,
             };
-            decision.change(Change::Put(callback.clone()));
-            decision.effects.push(Effect::file(callback));
+            decision.put(callback);
             return Ok(Some(id));
         }
         Ok(None)

@@ -14,10 +14,11 @@ use punctual_core::{
 use punctual_store::{Change, Prior};
 
 use crate::commit::decision::{ClaimedFire, Decision, Effect};
-use crate::delivery::attempt::Delivery;
+use crate::delivery::attempt::{Delivery, ReportRoute};
 use crate::delivery::lane::{HandedOut, LaneNo, Urgency};
 use crate::event::Action;
 use crate::handle::command::Subject;
+use crate::loaded::loaded_ref::LoadedRef;
 use crate::loaded::tasks::{LoadedPhase, LoadedTask};
 use crate::owner::Owner;
 
@@ -49,15 +50,15 @@ impl Owner {
         }
         self.tasks.set_queued(id);
         let urgency = if late { Urgency::Late } else { Urgency::OnTime };
-        self.deliveries.lanes.push(lane, id, urgency);
+        self.deliveries.lanes.push(lane, self.tasks.reference(id), urgency);
     }
 
     /// Serves all lanes that may have something to send, each up to its share of this turn.
     pub(crate) fn deliver(&mut self, now: Timestamp) {
         for lane in self.deliveries.lanes.take_ready() {
             let mut started = 0;
-            while let Some(id) = self.deliveries.lanes.take(lane) {
-                self.start(id, lane, now);
+            while let Some(at) = self.deliveries.lanes.take(lane) {
+                self.start(at, lane, now);
                 started += 1;
                 if started == STARTS_MAX {
                     self.deliveries.lanes.wake(lane);
@@ -85,10 +86,11 @@ impl Owner {
         self.on_ended(unsent.collect(), now);
     }
 
-    fn start(&mut self, id: TaskId, lane: LaneNo, now: Timestamp) {
+    fn start(&mut self, at: LoadedRef, lane: LaneNo, now: Timestamp) {
+        let id = at.id;
         // A task that was cancelled, moved or spilled while it waited is passed over.
         let queued = |loaded: &&LoadedTask| loaded.phase() == LoadedPhase::Queued;
-        let Some(loaded) = self.tasks.get(id).filter(queued) else {
+        let Some(loaded) = self.tasks.get_at(at).filter(queued) else {
             return;
         };
         let task = loaded.task();
@@ -116,7 +118,8 @@ impl Owner {
             return self.claim(task, lane, now);
         }
         let share = self.deliveries.lanes.sent(lane, &task.definition);
-        let delivery = Delivery::new(task, share, now, self.tenure.lease_end());
+        let route = ReportRoute { share, task: at };
+        let delivery = Delivery::new(task, route, now, self.tenure.lease_end());
         let (fire_at, permit) = (task.fire_at, delivery.permit.clone());
         let handed_out = HandedOut { fire_at, permit };
         self.deliveries.lanes.handed_out(share, handed_out);
@@ -189,7 +192,8 @@ impl Owner {
         };
         let share = loaded.lane_share().expect("set when the fire was claimed");
         let task = loaded.task().clone();
-        let delivery = Delivery::new(&task, share, now, self.tenure.lease_end());
+        let route = ReportRoute { share, task: LoadedRef::without_slot(id) };
+        let delivery = Delivery::new(&task, route, now, self.tenure.lease_end());
         let permit = delivery.permit.clone();
         let handed_out = HandedOut { fire_at: task.fire_at, permit: permit.clone() };
         self.deliveries.lanes.claimed(share);
@@ -232,18 +236,18 @@ impl Owner {
 
     /// Keeps the first `keep` tasks of a lane in memory and spills the others.
     pub(crate) fn shorten_lane(&mut self, lane: LaneNo, keep: usize) {
-        for id in self.deliveries.lanes.get_mut(lane).shorten(keep) {
+        for at in self.deliveries.lanes.get_mut(lane).shorten(keep) {
             let queued = |loaded: &&LoadedTask| loaded.phase() == LoadedPhase::Queued;
-            let Some(loaded) = self.tasks.get(id).filter(queued) else {
+            let Some(loaded) = self.tasks.get_at(at).filter(queued) else {
                 continue;
             };
             if loaded.has_overlapping_in_flight() {
-                self.deliveries.lanes.push(lane, id, Urgency::Late);
+                self.deliveries.lanes.push(lane, at, Urgency::Late);
                 continue;
             }
             let position = loaded.position();
             self.deliveries.lanes.spill(lane, position, self.loader.refill_position());
-            self.tasks.remove(id);
+            self.tasks.remove(at.id);
         }
     }
 }

@@ -11,6 +11,7 @@ use rapidhash::fast::RandomState;
 use crate::delivery::attempt::{Report, ReportRoute};
 use crate::delivery::lane::LaneShare;
 use crate::event::Event;
+use crate::loaded::loaded_ref::LoadedRef;
 use crate::ownership::in_flight::InFlight;
 
 #[derive(Debug, Default)]
@@ -56,7 +57,7 @@ impl Inherited {
 
     pub(crate) fn insert(&mut self, delivery: &InFlight, share: LaneShare) {
         let InFlight { fire_id, task_id, attempt, fired_at, until, .. } = *delivery;
-        let route = ReportRoute { share, task_id };
+        let route = ReportRoute { share, task: LoadedRef::without_slot(task_id) };
         self.ends.insert((until, fire_id));
         self.fires.insert(fire_id, InheritedFire { attempt, fired_at, until, route });
     }

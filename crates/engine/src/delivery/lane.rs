@@ -16,6 +16,7 @@ use slab::Slab;
 
 use crate::delivery::permit::SendPermit;
 use crate::loaded::budget::Budget;
+use crate::loaded::loaded_ref::LoadedRef;
 use crate::shares::NamespaceShares;
 
 /// Tasks of one lane that wait in memory: a fifth of a second for the fastest workers, and few
@@ -121,8 +122,8 @@ pub(crate) enum Urgency {
 #[derive(Debug)]
 pub(crate) struct Lane {
     id: LaneId,
-    on_time: VecDeque<TaskId>,
-    late: VecDeque<TaskId>,
+    on_time: VecDeque<LoadedRef>,
+    late: VecDeque<LoadedRef>,
     /// Counts the tasks that were taken, to give late ones their share.
     taken: u32,
     in_flight: usize,
@@ -215,7 +216,7 @@ impl Lane {
 
     /// Returns the task that has waited longest, or nearly so.
     pub(crate) fn first(&self) -> Option<TaskId> {
-        [self.late.front(), self.on_time.front()].into_iter().flatten().min().copied()
+        [self.late.front(), self.on_time.front()].into_iter().flatten().min().map(|at| at.id)
     }
 
     /// Whether the next task is spilled.
@@ -237,7 +238,7 @@ impl Lane {
     }
 
     /// Takes the next task to send, if the lane has capacity.
-    pub(crate) fn take(&mut self) -> Option<TaskId> {
+    pub(crate) fn take(&mut self) -> Option<LoadedRef> {
         if self.in_flight >= self.capacity {
             return None;
         }
@@ -251,7 +252,7 @@ impl Lane {
     }
 
     /// Removes all tasks but the first `keep` and returns them.
-    pub(crate) fn shorten(&mut self, keep: usize) -> Vec<TaskId> {
+    pub(crate) fn shorten(&mut self, keep: usize) -> Vec<LoadedRef> {
         let late = self.late.split_off(keep.min(self.late.len()));
         let keep = keep - self.late.len();
         let on_time = self.on_time.split_off(keep.min(self.on_time.len()));
@@ -442,11 +443,11 @@ impl Lanes {
     }
 
     /// Adds a task to a lane.
-    pub(crate) fn push(&mut self, number: LaneNo, id: TaskId, urgency: Urgency) {
+    pub(crate) fn push(&mut self, number: LaneNo, task: LoadedRef, urgency: Urgency) {
         let lane = self.get_mut(number);
         match urgency {
-            Urgency::OnTime => lane.on_time.push_back(id),
-            Urgency::Late => lane.late.push_back(id),
+            Urgency::OnTime => lane.on_time.push_back(task),
+            Urgency::Late => lane.late.push_back(task),
         }
         let starved = lane.is_starved();
         self.may_be_starved |= starved;
@@ -475,7 +476,7 @@ impl Lanes {
     }
 
     /// Takes the next task of a lane to send, if the lane has capacity and its namespace a share.
-    pub(crate) fn take(&mut self, number: LaneNo) -> Option<TaskId> {
+    pub(crate) fn take(&mut self, number: LaneNo) -> Option<LoadedRef> {
         let lane = &mut self.lanes[number.0 as usize];
         if lane.waiting() > 0 && !self.shares.may_take(&lane.id.namespace) {
             self.without_share.push(number);
@@ -603,8 +604,8 @@ mod tests {
         NewTask::new(Namespace::new(namespace).unwrap(), schedule, target)
     }
 
-    fn id(n: u64) -> TaskId {
-        TaskId::floor(Timestamp::from_millis(n))
+    fn id(n: u64) -> LoadedRef {
+        LoadedRef::without_slot(TaskId::floor(Timestamp::from_millis(n)))
     }
 
     #[test]
@@ -626,7 +627,7 @@ mod tests {
             lanes.push(number, id(10 + n), Urgency::OnTime);
         }
         let lane = lanes.get_mut(number);
-        let order: Vec<_> = std::iter::from_fn(|| lane.take()).map(|id| id.due()).collect();
+        let order: Vec<_> = std::iter::from_fn(|| lane.take()).map(|at| at.id.due()).collect();
         let want = [10, 11, 12, 0, 13, 1, 2, 3].map(Timestamp::from_millis);
         assert_eq!(order, want);
     }

@@ -16,6 +16,7 @@ use crate::delivery::deliver::without_overlapping;
 use crate::handle::call::Requester;
 use crate::handle::command::Subject;
 use crate::handle::error::EngineError;
+use crate::loaded::loaded_ref::LoadedRef;
 use crate::loaded::tasks::LoadedPhase;
 use crate::owner::Owner;
 
@@ -31,17 +32,22 @@ impl Owner {
             report.close_permit();
             self.deliveries.lanes.ended(route.share, report.outcome.as_ref());
             if !is_recalled {
-                self.settle(route.task_id, report, now);
+                self.settle_at(route.task, report, now);
             }
         }
     }
 
     pub(crate) fn settle(&mut self, id: TaskId, report: Report, now: Timestamp) {
+        self.settle_at(LoadedRef::without_slot(id), report, now);
+    }
+
+    fn settle_at(&mut self, at: LoadedRef, report: Report, now: Timestamp) {
         if let Some(claim) = self.deliveries.claims.get(report.fire_id) {
             let claim = claim.clone();
             return self.settle_claimed(claim, report, now);
         }
-        let Some(loaded) = self.tasks.get(id) else { return };
+        let Some(loaded) = self.tasks.get_at(at) else { return };
+        let id = at.id;
         if loaded.phase() == LoadedPhase::Deciding {
             return self.tasks.hold_report(id, report);
         }

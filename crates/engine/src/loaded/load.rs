@@ -33,6 +33,13 @@ impl Owner {
         }
     }
 
+    /// Holds a durable task that no one has read yet in memory if it is due before the horizon.
+    pub(crate) fn file_new(&mut self, task: &Task) {
+        if task.state == TaskState::Scheduled && self.loader.covers(Position::of(task)) {
+            self.file(task.clone());
+        }
+    }
+
     /// Holds a durable task that may have overlapping fires in flight: it stays in memory until
     /// they have ended, whenever it is due.
     pub(crate) fn file_durable(&mut self, task: Task, now: Timestamp) {

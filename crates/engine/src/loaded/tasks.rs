@@ -13,11 +13,13 @@ use punctual_store::Position;
 use punctual_wheel::{TimerId, Wheel};
 use rapidhash::fast::RandomState;
 use slab::Slab;
+use smallvec::SmallVec;
 
 use crate::delivery::attempt::Report;
 use crate::delivery::lane::LaneShare;
 use crate::delivery::permit::SendPermit;
 use crate::loaded::budget::Budget;
+use crate::loaded::loaded_ref::LoadedRef;
 use crate::ownership::in_flight::InFlight;
 use crate::shares::NamespaceShares;
 
@@ -52,7 +54,8 @@ pub(crate) struct LoadedTask {
     /// The nominal times of its overlapping fires that are in flight.
     in_flight: Vec<Timestamp>,
     /// The permits of its fires in flight, by nominal time. Those of other brokers are not here.
-    permits: Vec<(Timestamp, SendPermit)>,
+    /// Most tasks have one.
+    permits: SmallVec<[(Timestamp, SendPermit); 1]>,
 }
 
 impl LoadedTask {
@@ -202,6 +205,20 @@ impl LoadedTasks {
         self.tasks.get(self.slot(id)?)
     }
 
+    /// Returns a task, by its slot if it is still there.
+    pub(crate) fn get_at(&self, at: LoadedRef) -> Option<&LoadedTask> {
+        let slot = at.slot();
+        if self.tasks.get(slot).is_some_and(|loaded| loaded.task.id == at.id) {
+            self.last.set(Some((at.id, slot)));
+        }
+        self.get(at.id)
+    }
+
+    /// Returns a reference to a task.
+    pub(crate) fn reference(&self, id: TaskId) -> LoadedRef {
+        LoadedRef::new(id, self.slot(id))
+    }
+
     fn get_mut(&mut self, id: TaskId) -> Option<&mut LoadedTask> {
         let slot = self.slot(id)?;
         self.tasks.get_mut(slot)
@@ -232,7 +249,7 @@ impl LoadedTasks {
             lane_share: None,
             held_reports: Vec::new(),
             in_flight: Vec::new(),
-            permits: Vec::new(),
+            permits: SmallVec::new(),
         });
         self.by_id.insert(id, slot);
         self.set_timer(slot, due);

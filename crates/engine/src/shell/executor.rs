@@ -11,9 +11,10 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
 
 use punctual_core::{Epoch, PartitionId};
-use punctual_store::{Retention, TaskStore};
+use punctual_store::{Batch, Retention, TaskStore};
 use tokio::runtime;
 
 use crate::commands::lookup::LookupResult;
@@ -27,6 +28,10 @@ use crate::shell::next_batch::NextBatch;
 
 /// Changes of a batch that the thread polls itself: some tens of microseconds of encoding.
 const POLLED_CHANGES_MAX: usize = 64;
+
+/// The least time without anything due in which the thread may wait for a disk: less is needed to
+/// fire on time.
+const SPARE_MIN: Duration = Duration::from_millis(1);
 
 /// Subjects of a lookup that the thread polls itself: some microseconds if the store has the answer
 /// in memory.
@@ -149,6 +154,22 @@ impl<S, K> ActionExecutor<S, K> {
         }
     }
 
+    /// Writes a batch. While the owner does not need its thread for `spare`, the store may use it.
+    fn apply(&self, batch: Batch, spare: Duration)
+    where
+        S: TaskStore,
+    {
+        let (partition, epoch, store) = (self.partition, self.epoch, Arc::clone(&self.store));
+        self.next_batch.open();
+        if batch.changes.len() > POLLED_CHANGES_MAX {
+            let work = async move { Event::Applied(store.apply(partition, epoch, batch).await) };
+            return self.spawn(work);
+        }
+        let spare = if spare < SPARE_MIN { Duration::ZERO } else { spare };
+        let work = async move { store.apply_here(partition, epoch, batch, spare).await };
+        self.start_batch(async move { Event::Applied(work.await) });
+    }
+
     /// Polls the write of this thread and returns its event once it has finished.
     fn poll_batch(&self) -> Option<Event> {
         // Taken out for the poll: a write that panics must not be polled again.
@@ -164,18 +185,13 @@ impl<S, K> ActionExecutor<S, K> {
 }
 
 impl<S: TaskStore, K: Courier> ActionExecutor<S, K> {
-    /// Starts an action. [`Action::Stop`] and [`Action::End`] end the thread's loop instead.
-    pub(crate) fn perform(&self, action: Action) {
+    /// Starts an action. [`Action::Stop`] and [`Action::End`] end the thread's loop instead. A
+    /// batch may block the thread for about `spare`, so other actions are started first.
+    pub(crate) fn perform(&self, action: Action, spare: Duration) {
         let (partition, epoch) = (self.partition, self.epoch);
         let store = Arc::clone(&self.store);
         match action {
-            Action::Apply(batch) => {
-                self.next_batch.open();
-                let is_small = batch.changes.len() <= POLLED_CHANGES_MAX;
-                let work =
-                    async move { Event::Applied(store.apply(partition, epoch, batch).await) };
-                if is_small { self.start_batch(work) } else { self.spawn(work) }
-            }
+            Action::Apply(batch) => self.apply(batch, spare),
             Action::Load { after, until, limit } => self.spawn(async move {
                 Event::Loaded(store.load(partition, after, until, limit).await)
             }),

@@ -102,13 +102,18 @@ fn run<S: TaskStore, K: Courier, C: Clock>(
     let mut draining = false;
     let mut events = VecDeque::new();
     loop {
-        let mut end = None;
+        let (mut end, mut batches) = (None, Vec::new());
         for action in owner.act(clock.now()) {
             match action {
                 Action::Stop(error) => end = Some(Err(error.into())),
                 Action::End => end = Some(Ok(())),
-                action => executor.perform(action),
+                Action::Apply(_) => batches.push(action),
+                action => executor.perform(action, Duration::ZERO),
             }
+        }
+        // Last, because the store may use this thread for it.
+        for batch in batches {
+            executor.perform(batch, owner.spare_time(clock.now()));
         }
         if let Some(end) = end {
             return end;
@@ -143,7 +148,7 @@ fn abandon<S: TaskStore, K: Courier>(owner: &mut Owner, executor: &ActionExecuto
     let abandoned = catch_panic(|| {
         let actions = owner.abandon().into_iter();
         let orphans = actions.filter(|action| matches!(action, Action::OrphanReport(_)));
-        orphans.for_each(|action| executor.perform(action));
+        orphans.for_each(|action| executor.perform(action, Duration::ZERO));
     });
     // Its state may be half changed. Callers without an answer see that the owner is dropped.
     if let Err(failure) = abandoned {

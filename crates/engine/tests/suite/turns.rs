@@ -130,3 +130,21 @@ fn an_owner_that_drains_refuses_calls() {
     assert_eq!(answer.try_recv().unwrap(), Err(EngineError::Stopped));
     assert!(fixture.owner.is_quiet());
 }
+
+#[test]
+fn the_thread_is_spared_until_something_is_due_and_not_while_it_fires() {
+    let mut fixture = OwnerFixture::new();
+    fixture.set_capacity(8);
+    let spare = |fixture: &OwnerFixture| fixture.owner.spare_time(fixture.now);
+    fixture.schedule(once(Duration::from_millis(5)));
+    assert!(spare(&fixture) <= Duration::from_millis(5), "{:?}", spare(&fixture));
+    assert!(spare(&fixture) > Duration::ZERO);
+    fixture.advance(Duration::from_millis(5));
+    assert_eq!(fixture.in_flight.len(), 1);
+    assert_eq!(spare(&fixture), Duration::ZERO, "a delivery is in flight");
+    fixture.report(punctual_core::Outcome::Acked);
+    fixture.run();
+    assert!(spare(&fixture) > Duration::from_millis(5), "{:?}", spare(&fixture));
+    fixture.schedule(once(Duration::ZERO));
+    assert_eq!(spare(&fixture), Duration::ZERO, "a task is due");
+}

@@ -158,10 +158,171 @@ async fn callers_wait_for_queue_capacity_without_blocking() {
     for number in 1..=200 {
         let (item, answer) = tokio::sync::oneshot::channel();
         let entry = JournalEntry { bytes: payload(number), class: Class::Grow, item };
-        journal.append(entry).await.expect("accepted");
+        assert!(journal.append(entry, Duration::ZERO).await.expect("accepted").is_none());
         answers.push(answer);
     }
     for (number, answer) in (1..).zip(answers) {
         assert_eq!(answer.await.expect("durable"), CommitNo(number));
     }
+}
+
+/// Appends an entry for a caller that may be blocked, and writes it if the caller has the turn.
+/// Returns whether it had.
+fn append_here(journal: &TestJournal, bytes: Bytes) -> (bool, mpsc::Receiver<AppendResult>) {
+    let (item, answer) = mpsc::channel();
+    let entry = JournalEntry { bytes, class: Class::Grow, item };
+    let append = pin!(journal.append(entry, Duration::from_secs(1)));
+    let Poll::Ready(turn) = append.poll(&mut Context::from_waker(Waker::noop())) else {
+        panic!("the queue has capacity");
+    };
+    let turn = turn.expect("accepted");
+    let had_turn = turn.is_some();
+    turn.into_iter().for_each(WriterTurn::write);
+    (had_turn, answer)
+}
+
+/// Lets callers write: no thread has the turn, the next file is ready, and the disk is taken to be
+/// quick.
+fn become_quick<T: Send + 'static>(journal: &Journal<T>, slow_group: Duration) {
+    let is_ready = || matches!(journal.file_pool.next(), NextFile::Ready);
+    while journal.shared.state().writing || !is_ready() {
+        thread::yield_now();
+    }
+    journal.shared.set_slow_group(slow_group);
+}
+
+/// With files in which everything of these tests has space.
+fn open_large(dir: &Path) -> (TestJournal, Opened, Commits) {
+    let options = JournalOptions { file_bytes: 1 << 20, ..options() };
+    open_with(Disk::default(), dir, options, 0).expect("opens")
+}
+
+const QUICK: Duration = Duration::from_micros(100);
+
+#[test]
+fn a_caller_that_may_be_blocked_writes_its_entry_while_nothing_else_waits() {
+    let dir = temp_dir();
+    let (journal, ..) = open_large(dir.path());
+    assert!(!append_here(&journal, payload(1)).0, "the disk is not known yet");
+    put(&journal, payload(2)).expect("durable");
+    become_quick(&journal, QUICK);
+    for number in 3..30 {
+        let (had_turn, answer) = append_here(&journal, payload(number));
+        assert!(had_turn, "{number}");
+        let commit = answer.try_recv().expect("completed when the call returns");
+        assert_eq!(commit.expect("durable"), CommitNo(number));
+        become_quick(&journal, QUICK);
+    }
+    drop(journal);
+    assert_eq!(read(dir.path(), 0).expect("reads").1, numbered(1..30));
+}
+
+#[test]
+fn entries_that_arrive_during_a_callers_turn_are_written_after_it_by_the_thread() {
+    let dir = temp_dir();
+    let (journal, ..) = open(dir.path(), 0).expect("opens");
+    for dropped in [false, true] {
+        become_quick(&journal, QUICK);
+        let first = journal.last().0 + 1;
+        let (item, answer) = mpsc::channel();
+        let entry = JournalEntry { bytes: payload(first), class: Class::Grow, item };
+        let append = pin!(journal.append(entry, Duration::from_secs(1)));
+        let turn = append.poll(&mut Context::from_waker(Waker::noop()));
+        let Poll::Ready(Ok(Some(turn))) = turn else { panic!("{turn:?}") };
+        let (had_turn, second) = append_here(&journal, payload(first + 1));
+        assert!(!had_turn, "another caller has the turn");
+        let third = send(&journal, payload(first + 2), Class::Grow);
+        assert!(second.try_recv().is_err() && third.try_recv().is_err());
+        if dropped {
+            drop(turn)
+        } else {
+            turn.write()
+        }
+        for (answer, number) in [answer, second, third].into_iter().zip(first..) {
+            let commit = answer.recv().expect("an answer").expect("durable");
+            assert_eq!(commit, CommitNo(number));
+        }
+    }
+    journal.close().expect("closes");
+    assert_eq!(read(dir.path(), 0).expect("reads").1, numbered(1..7));
+}
+
+#[test]
+fn a_caller_does_not_write_if_the_disk_is_slow_or_the_entry_is_large() {
+    let dir = temp_dir();
+    let (journal, ..) = open_large(dir.path());
+    for (slow_group, spare, bytes, writes) in [
+        (100, 1_000, 10, true),
+        (100, 200, 10, true),
+        (100, 199, 10, false),
+        (100, 0, 10, false),
+        (2_000, 1_000_000, 10, true),
+        (2_001, 1_000_000, 10, false),
+        (100, 1_000_000, 60 * 1024, true),
+        (100, 1_000_000, 64 * 1024, false),
+    ] {
+        become_quick(&journal, Duration::from_micros(slow_group));
+        let (item, answer) = mpsc::channel();
+        let entry = JournalEntry { bytes: vec![7; bytes].into(), class: Class::Grow, item };
+        let append = pin!(journal.append(entry, Duration::from_micros(spare)));
+        let turn = append.poll(&mut Context::from_waker(Waker::noop()));
+        let Poll::Ready(Ok(turn)) = turn else { panic!("{turn:?}") };
+        assert_eq!(turn.is_some(), writes, "{slow_group} {spare} {bytes}");
+        drop(turn);
+        answer.recv().expect("an answer").expect("durable");
+    }
+}
+
+#[test]
+fn the_time_of_a_slow_group_is_forgotten_after_quick_ones() {
+    let dir = temp_dir();
+    let (journal, ..) = open(dir.path(), 0).expect("opens");
+    let quick = Duration::from_micros(100);
+    journal.shared.set_slow_group(Duration::from_millis(50));
+    let mut groups = 0;
+    while journal.shared.count_time(quick) > Duration::from_micros(500) {
+        groups += 1;
+    }
+    assert_eq!(groups, 34);
+    assert_eq!(journal.shared.count_time(Duration::from_millis(9)), Duration::from_millis(9));
+}
+
+#[test]
+fn a_journal_can_be_closed_after_a_panic_of_the_writers_thread() {
+    let dir = temp_dir();
+    let (journal, _) =
+        Journal::open(dir.path(), options(), CommitNo(0), &mut |_, _| Ok(()), |_, (): ()| {
+            panic!("for the test")
+        })
+        .expect("opens");
+    // Nothing else waits, so the writer completes it itself.
+    let entry = JournalEntry { bytes: payload(1), class: Class::Grow, item: () };
+    append_blocking(&journal, entry).expect("accepted");
+    while journal.shared.broken().is_none() {
+        thread::yield_now();
+    }
+    assert!(matches!(journal.close(), Err(JournalError::Broken { .. })));
+}
+
+#[test]
+fn a_panic_while_a_caller_writes_breaks_the_journal() {
+    let dir = temp_dir();
+    let (journal, _) =
+        Journal::open(dir.path(), options(), CommitNo(0), &mut |_, _| Ok(()), |_, (): ()| {
+            panic!("a bug in the store")
+        })
+        .expect("opens");
+    become_quick(&journal, QUICK);
+    let entry = || JournalEntry { bytes: payload(1), class: Class::Grow, item: () };
+    let waker = Waker::noop();
+    let append = pin!(journal.append(entry(), Duration::from_secs(1)));
+    let Poll::Ready(Ok(Some(turn))) = append.poll(&mut Context::from_waker(waker)) else {
+        panic!("the caller has the turn");
+    };
+    let written = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| turn.write()));
+    assert!(written.is_err());
+    let append = pin!(journal.append(entry(), Duration::from_secs(1)));
+    let refused = append.poll(&mut Context::from_waker(waker));
+    assert!(matches!(refused, Poll::Ready(Err(JournalError::Broken { .. }))), "{refused:?}");
+    assert!(matches!(journal.close(), Err(JournalError::Broken { .. })), "and it can be closed");
 }

@@ -9,6 +9,7 @@ mod causes;
 mod console;
 mod dead_letters;
 mod explain;
+mod fast_path;
 mod fires;
 mod grpc;
 mod grpc_reads;

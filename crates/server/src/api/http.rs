@@ -3,8 +3,10 @@
 //! `tasks`, `explain`, `fires`, `dead_letters`, `operations`, `alarms`, `queues`, `workers`,
 //! `stats`, `namespaces`, `forecast`, `series`, `live`, `preview`, `health`, `whoami` and `console`
 //! hold the routes.
-//! `admission` checks every request first, `request` reads paths, queries and bodies, `response`
-//! writes successes, `page_cursor` spells cursors, and `openapi` makes the document.
+//! `admission` checks every request first, `fast_path` answers the most frequent ones without the
+//! router, `request` reads paths, queries and bodies, `preference` how much of a task a caller
+//! wants back, `response` writes successes, `page_cursor` spells cursors, and `openapi` makes the
+//! document.
 //! A new route needs a right in `auth`; without one it is refused.
 
 mod admission;
@@ -12,6 +14,7 @@ mod alarms;
 mod console;
 mod dead_letters;
 mod explain;
+pub(super) mod fast_path;
 mod fires;
 pub(super) mod forecast;
 pub(crate) mod health;
@@ -20,6 +23,7 @@ mod namespaces;
 mod openapi;
 mod operations;
 pub(super) mod page_cursor;
+mod preference;
 pub mod preview;
 mod queues;
 mod request;

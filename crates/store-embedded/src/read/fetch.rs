@@ -4,7 +4,7 @@
 //! is one key to search for, in the buffers and in the few runs that may have it. The keys of many
 //! ids are searched in the order of the blocks, so that each block is read once.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 use bytes::Bytes;
 use punctual_core::{PartitionId, Task, TaskId};
@@ -12,7 +12,7 @@ use punctual_core::{PartitionId, Task, TaskId};
 use crate::catalog::Paused;
 use crate::fault::StorageFault;
 use crate::key::EntryKey;
-use crate::run::{Generation, SortedRun};
+use crate::run::{BlockKeys, Generation, OpenRun, SortedRun};
 use crate::state::StoreState;
 use crate::state::relocation::{Moved, Relocation, key_of};
 use crate::state::timeline::Timeline;
@@ -158,7 +158,32 @@ impl StoreCore {
         partition: PartitionId,
         ids: &[TaskId],
     ) -> Result<Vec<Option<Task>>, StorageFault> {
-        let found = self.fetch(partition, ids, FetchPart::Bodies)?;
+        self.decode(ids, self.fetch(partition, ids, FetchPart::Bodies)?)
+    }
+
+    /// The same, if memory knows all of them.
+    pub(crate) fn tasks_in_memory(
+        &self,
+        partition: PartitionId,
+        ids: &[TaskId],
+    ) -> Result<Option<Vec<Option<Task>>>, StorageFault> {
+        let state = self.state()?;
+        let mut found = Vec::with_capacity(ids.len());
+        for id in ids {
+            match look_up(&state, partition, *id) {
+                MemoryLookup::Known(known) => found.push(known),
+                MemoryLookup::OnDisk { .. } => return Ok(None),
+            }
+        }
+        drop(state);
+        self.decode(ids, found).map(Some)
+    }
+
+    fn decode(
+        &self,
+        ids: &[TaskId],
+        found: Vec<Option<LiveTask>>,
+    ) -> Result<Vec<Option<Task>>, StorageFault> {
         let task = |(id, found): (&TaskId, Option<LiveTask>)| match found {
             None => Ok(None),
             Some(LiveTask::Paused(paused)) => self.paused_task(*id, &paused).map(Some),
@@ -238,14 +263,14 @@ impl StoreCore {
         }
         candidates.sort_unstable_by_key(|(no, block, key, ..)| (*no, *block, *key));
         let mut hits = Vec::with_capacity(keys.len());
-        // Two buffers for all blocks and bodies.
-        let (mut block_keys, mut bodies) = (Vec::new(), Vec::new());
+        // One buffer for all bodies.
+        let mut bodies = Vec::new();
         for of_run in candidates.chunk_by(|a, b| a.0 == b.0) {
             let run = of_run[0].4;
             let file = run.open_file(&self.files)?;
             for of_block in of_run.chunk_by(|a, b| a.1 == b.1) {
                 let block = of_block[0].1;
-                let keys = file.read_keys(block, &mut block_keys)?;
+                let keys = self.block_keys(run, &file, block)?;
                 for (_, _, key, wanted, _) in of_block {
                     let Some(index) = run.index_of(&self.files, block, &keys, *key)? else {
                         continue;
@@ -270,6 +295,25 @@ impl StoreCore {
             body: bodies.slice(body),
         };
         Ok(hits.into_iter().map(hit).collect())
+    }
+}
+
+impl StoreCore {
+    /// The keys of a block, from memory if they were read recently.
+    fn block_keys(
+        &self,
+        run: &SortedRun,
+        file: &OpenRun<'_>,
+        block: usize,
+    ) -> Result<BlockKeys, StorageFault> {
+        let cache = || self.block_keys.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = cache().get(run.no, block);
+        if let Some(keys) = known {
+            return Ok(keys);
+        }
+        let keys = file.read_shared_keys(block)?;
+        cache().insert(run.no, block, keys.clone());
+        Ok(keys)
     }
 }
 

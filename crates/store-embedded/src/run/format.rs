@@ -18,6 +18,8 @@
 //! Sums are seeded with the run's number and the block's offset, so that a good block at a wrong
 //! offset is detected.
 
+use std::sync::Arc;
+
 use punctual_core::{PartitionId, TaskId, Timestamp};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -145,6 +147,14 @@ impl KeysWriter {
     }
 }
 
+impl KeysReader<&[u8]> {
+    /// The same keys in memory of their own.
+    pub(crate) fn shared(&self) -> KeysReader<Arc<[u8]>> {
+        let Self { partition, base, count, bytes } = *self;
+        KeysReader { partition, base, count, bytes: bytes.into() }
+    }
+}
+
 /// The keys of a block whose checksum is right.
 #[derive(Debug, Clone)]
 pub(crate) struct KeysReader<B> {
@@ -177,6 +187,11 @@ impl<B: AsRef<[u8]>> KeysReader<B> {
 
     pub(crate) const fn len(&self) -> usize {
         self.count
+    }
+
+    /// The bytes that the keys take.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes.as_ref().len()
     }
 
     fn entry(&self, index: usize) -> &[u8] {

@@ -14,7 +14,7 @@ use super::format::{
     ENTRY_BYTES, Fence, Footer, HEAD_BYTES, KeysReader, TRAILER_BYTES, body_sum, footer_is_sound,
     number_of, read_trailer,
 };
-use super::{EndedBits, RunFiles, RunNo, WrittenRun};
+use super::{BlockKeys, EndedBits, RunFiles, RunNo, WrittenRun};
 use crate::fault::StorageFault;
 use crate::key::EntryKey;
 
@@ -274,6 +274,12 @@ impl OpenRun<'_> {
         self.files.read_into(&self.file, self.run.no, fence.offset, bytes)?;
         KeysReader::read(self.run.no, fence, bytes.as_slice())
             .map_err(|what| self.run.damaged(self.files, block, what))
+    }
+
+    /// Reads the keys of a block, to be shared.
+    pub(crate) fn read_shared_keys(&self, block: usize) -> Result<BlockKeys, StorageFault> {
+        let mut bytes = Vec::new();
+        Ok(self.read_keys(block, &mut bytes)?.shared())
     }
 
     /// Reads one body of a block and appends it to `bodies`.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use punctual_core::{Epoch, PartitionId, Sequence, TaskId, Timestamp};
 
-use super::{Generation, RunCursor, RunFiles, RunNo, RunWriter, SortedRun};
+use super::{Generation, KeysCache, RunCursor, RunFiles, RunNo, RunWriter, SortedRun};
 use crate::fault::StorageFault;
 use crate::golden::assert_golden;
 use crate::key::EntryKey;
@@ -78,6 +78,23 @@ fn assert_named(fault: &StorageFault) {
         matches!(fault, StorageFault::Damaged { .. }) && text.contains(".run is damaged"),
         "{text}"
     );
+}
+
+#[test]
+fn keys_that_were_used_recently_stay_in_memory_and_others_do_not() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let files = write(dir.path(), &entries());
+    let run = SortedRun::open(&files, NO, Generation(1)).expect("opens");
+    let file = run.open_file(&files).expect("opens");
+    let keys = |block| file.read_shared_keys(block).expect("reads");
+    let mut cache = KeysCache::new(keys(0).bytes() + 1);
+    for block in 0..5 {
+        cache.insert(NO, block, keys(block));
+        let first = cache.get(NO, 0).expect("used each time");
+        assert_eq!(first.key(0), keys(0).key(0));
+    }
+    assert!(cache.get(NO, 1).is_none() && cache.get(RunNo(8), 0).is_none());
+    assert!(cache.get(NO, 4).is_some());
 }
 
 #[test]

@@ -7,12 +7,13 @@
 //! A row that is in no layer is in the catalog with its present value, or does not exist.
 
 use std::borrow::Borrow;
-use std::collections::HashMap;
 use std::hash::{BuildHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use bytes::Bytes;
 use punctual_core::{FireId, TaskId};
+
+use crate::state::row_table::RowTable;
 
 /// A hash for ids. Ids are made by the broker, so the hash needs no protection against chosen
 /// values.
@@ -54,9 +55,6 @@ const fn fold(word: u128) -> u64 {
     (word >> 64) as u64 ^ word as u64
 }
 
-/// Rows by their key.
-pub(crate) type Rows<K, V, S> = HashMap<K, V, S>;
-
 /// The heap memory of a key or a value.
 pub(crate) trait Weight {
     /// Whether the key contains the value, so that inserting an equal key must replace the old one.
@@ -88,20 +86,18 @@ impl<T: Weight> Weight for Option<T> {
 /// Rows, and about how many bytes of memory they take.
 #[derive(Debug)]
 struct Layer<K, V, S> {
-    rows: Rows<K, V, S>,
+    rows: RowTable<K, V, S>,
     bytes: usize,
 }
 
 impl<K, V, S: Default> Default for Layer<K, V, S> {
     fn default() -> Self {
-        Self { rows: Rows::default(), bytes: 0 }
+        Self { rows: RowTable::default(), bytes: 0 }
     }
 }
 
 impl<K: Eq + Hash + Weight, V: Weight, S: BuildHasher + Default> Layer<K, V, S> {
-    /// What one row takes in the table: at most seven of eight slots are used, and each has one
-    /// byte of metadata.
-    const PLACE_BYTES: usize = (size_of::<(K, V)>() + 1) * 8 / 7;
+    const ROW_BYTES: usize = RowTable::<K, V, S>::ROW_BYTES;
 
     fn insert(&mut self, key: K, value: V) {
         if K::WHOLE_ROW {
@@ -111,7 +107,7 @@ impl<K: Eq + Hash + Weight, V: Weight, S: BuildHasher + Default> Layer<K, V, S> 
         self.bytes += value.heap_bytes();
         match self.rows.insert(key, value) {
             Some(before) => self.bytes -= before.heap_bytes(),
-            None => self.bytes += Self::PLACE_BYTES + key_bytes,
+            None => self.bytes += Self::ROW_BYTES + key_bytes,
         }
     }
 
@@ -119,14 +115,14 @@ impl<K: Eq + Hash + Weight, V: Weight, S: BuildHasher + Default> Layer<K, V, S> 
         if self.rows.is_empty() {
             return;
         }
-        if let Some((key, value)) = self.rows.remove_entry(key) {
-            self.bytes -= Self::PLACE_BYTES + key.heap_bytes() + value.heap_bytes();
+        if let Some((key, value)) = self.rows.remove(key) {
+            self.bytes -= Self::ROW_BYTES + key.heap_bytes() + value.heap_bytes();
         }
     }
 }
 
 /// Rows that are on disk or that a checkpoint is writing, and their bytes.
-type WrittenLayer<K, V, S> = Option<(Arc<Rows<K, V, S>>, usize)>;
+type WrittenLayer<K, V, S> = Option<(Arc<RowTable<K, V, S>>, usize)>;
 
 #[derive(Debug)]
 pub(crate) struct Layers<K, V, S = IdHash> {
@@ -167,18 +163,16 @@ impl<K: Eq + Hash + Weight, V: Weight, S: BuildHasher + Default> Layers<K, V, S>
     where
         K: Borrow<Q>,
     {
-        if !self.changed.rows.is_empty()
-            && let Some(row) = self.changed.rows.get_key_value(key)
-        {
+        if let Some(row) = self.changed.rows.row(key) {
             return Some(row);
         }
         for (rows, _) in [&self.frozen, &self.clean].into_iter().flatten() {
-            if let Some(row) = rows.get_key_value(key) {
+            if let Some(row) = rows.row(key) {
                 return Some(row);
             }
         }
-        let read = self.read.rows.get_key_value(key);
-        read.or_else(|| self.read_before.rows.get_key_value(key))
+        let read = self.read.rows.row(key);
+        read.or_else(|| self.read_before.rows.row(key))
     }
 
     pub(crate) fn set(&mut self, key: K, value: V) {
@@ -230,7 +224,7 @@ impl<K: Eq + Hash + Weight, V: Weight, S: BuildHasher + Default> Layers<K, V, S>
     }
 
     /// Starts a checkpoint: changed rows are frozen until they are on disk.
-    pub(crate) fn freeze(&mut self) -> Arc<Rows<K, V, S>> {
+    pub(crate) fn freeze(&mut self) -> Arc<RowTable<K, V, S>> {
         debug_assert!(self.frozen.is_none(), "one checkpoint at a time");
         let Layer { rows, bytes } = std::mem::take(&mut self.changed);
         let rows = Arc::new(rows);
@@ -239,7 +233,7 @@ impl<K: Eq + Hash + Weight, V: Weight, S: BuildHasher + Default> Layers<K, V, S>
     }
 
     /// The rows that the last checkpoint wrote, if they are still in memory.
-    pub(crate) fn clean(&self) -> Option<Arc<Rows<K, V, S>>> {
+    pub(crate) fn clean(&self) -> Option<Arc<RowTable<K, V, S>>> {
         self.clean.as_ref().map(|(rows, _)| Arc::clone(rows))
     }
 

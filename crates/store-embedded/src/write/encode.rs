@@ -19,8 +19,12 @@ use crate::state::relocation::Moved;
 use crate::store_core::StoreCore;
 use crate::write::commit::CommitWriter;
 
-/// About what a change takes in a commit, without its payload.
-const CHANGE_BYTES: usize = 192;
+/// About what a task takes in a commit, without its payload.
+const TASK_BYTES: usize = 192;
+/// About what a record takes.
+const RECORD_BYTES: usize = 128;
+/// About what ids and times take.
+const IDS_BYTES: usize = 48;
 
 /// Whether the store has a task, for tasks where that decides how a change is encoded.
 enum TaskPresence {
@@ -174,16 +178,15 @@ fn counts_of(batch: &Batch) -> Vec<(&str, Counts)> {
 }
 
 fn bytes_of(change: &Change) -> usize {
-    let payload = |task: &Task| task.definition.payload.bytes().len();
-    CHANGE_BYTES
-        + match change {
-            Change::Put(task) | Change::Refile { task, .. } | Change::Redrive { task, .. } => {
-                payload(task)
-            }
-            Change::Settle { next, .. } => next.as_ref().map_or(0, payload),
-            Change::Dead { letter, next, .. } => {
-                payload(&letter.task) + next.as_ref().map_or(0, payload)
-            }
-            Change::Postpone { .. } | Change::DeleteLetter { .. } => 0,
+    let bytes = |task: &Task| TASK_BYTES + task.definition.payload.bytes().len();
+    match change {
+        Change::Put(task) | Change::Refile { task, .. } | Change::Redrive { task, .. } => {
+            bytes(task)
         }
+        Change::Settle { next, .. } => RECORD_BYTES + next.as_ref().map_or(0, bytes),
+        Change::Dead { letter, next, .. } => {
+            RECORD_BYTES + bytes(&letter.task) + next.as_ref().map_or(0, bytes)
+        }
+        Change::Postpone { .. } | Change::DeleteLetter { .. } => IDS_BYTES,
+    }
 }

@@ -1,16 +1,16 @@
 //! Redis and PostgreSQL, for comparison: an instance of each in the directory of the bench.
 //!
-//! Both are driven over TCP by 16 threads in their own protocol, without a client library. Each
-//! task is durable before it is acknowledged. An instance is stopped when it goes out of scope; a
-//! server that is not installed is reported and left out.
+//! Both are driven over 16 TCP connections in their own protocol, without a client library; Redis
+//! with the connections of `punctual bench`. Each task is durable before it is acknowledged. An
+//! instance is stopped when it goes out of scope; a server that is not installed is reported and
+//! left out.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc;
-use std::time::Duration;
+use std::process::{Command, Stdio};
 
+use punctual_bench::{BenchRedis, Fsync, RespConnection};
 use punctual_core::PartitionId;
 use punctual_store::codec::put_task;
 
@@ -33,74 +33,47 @@ pub struct ServerFigures {
 
 /// Measures Redis with `appendfsync always`.
 pub fn redis(dir: &Path, tasks: u64) -> BenchResult<ServerFigures> {
-    let server = RedisProcess::start(&dir.join("redis"))?;
-    let pid = server.child.id().to_string();
-    let each = tasks / OWNERS / PIPELINE * PIPELINE;
-    let (clock, cpu) = (machine::start(), machine::cpu(&pid));
-    on_threads(|owner| zadd(server.port, owner, each))?;
-    let seconds = clock.elapsed().as_secs_f64();
-    let done = (each * OWNERS) as f64;
-    let cpu = machine::cpu(&pid).saturating_sub(cpu);
-    Ok(ServerFigures { per_second: done / seconds, cpu_micros: cpu.as_secs_f64() * 1e6 / done })
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let server = BenchRedis::start(dir, Fsync::Always).await?;
+        let pid = server.pid().map_or(String::new(), |pid| pid.to_string());
+        let each = tasks / OWNERS / PIPELINE * PIPELINE;
+        let (clock, cpu) = (machine::start(), machine::cpu(&pid));
+        let senders: Vec<_> = (0..OWNERS as u16)
+            .filter_map(PartitionId::new)
+            .map(|owner| runtime.spawn(zadd(server.port(), owner, each)))
+            .collect();
+        for sender in senders {
+            sender.await??;
+        }
+        let seconds = clock.elapsed().as_secs_f64();
+        let done = (each * OWNERS) as f64;
+        let cpu = machine::cpu(&pid).saturating_sub(cpu);
+        Ok(ServerFigures { per_second: done / seconds, cpu_micros: cpu.as_secs_f64() * 1e6 / done })
+    })
 }
 
-fn zadd(port: u16, owner: PartitionId, each: u64) -> BenchResult<()> {
+async fn zadd(port: u16, owner: PartitionId, each: u64) -> anyhow::Result<()> {
     let maker = TaskMaker::new();
-    let mut stream = TcpStream::connect(("127.0.0.1", port))?;
-    stream.set_nodelay(true)?;
+    let mut connection = RespConnection::connect(port).await?;
     let key = format!("tasks:{owner}");
-    let (mut out, mut record, mut answers) = (Vec::new(), Vec::new(), Vec::new());
+    let mut record = Vec::new();
     for first in (0..each).step_by(PIPELINE as usize) {
-        out.clear();
         for sequence in first..first + PIPELINE {
             let task = maker.task(owner, sequence);
             record.clear();
             put_task(&mut record, &task);
             let score = task.fire_at.as_millis().to_string();
-            write!(out, "*4\r\n$4\r\nZADD\r\n${}\r\n{key}\r\n", key.len())?;
-            write!(out, "${}\r\n{score}\r\n${}\r\n", score.len(), record.len())?;
-            out.extend_from_slice(&record);
-            out.extend_from_slice(b"\r\n");
+            connection.command(4).word(b"ZADD").word(key.as_bytes());
+            connection.word(score.as_bytes()).word(&record);
         }
-        stream.write_all(&out)?;
-        answers.resize(PIPELINE as usize * b":1\r\n".len(), 0);
-        stream.read_exact(&mut answers)?;
-        if answers.chunks(4).any(|answer| answer != b":1\r\n") {
-            return Err(format!("Redis replied {}", String::from_utf8_lossy(&answers)).into());
+        connection.send().await?;
+        for _ in 0..PIPELINE {
+            let added = connection.number().await?;
+            anyhow::ensure!(added == 1, "Redis has added {added} members");
         }
     }
     Ok(())
-}
-
-struct RedisProcess {
-    child: Child,
-    port: u16,
-}
-
-impl RedisProcess {
-    fn start(dir: &Path) -> BenchResult<RedisProcess> {
-        std::fs::create_dir_all(dir)?;
-        let port = free_port()?;
-        let child = Command::new("redis-server")
-            .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""])
-            .args(["--appendonly", "yes", "--appendfsync", "always"])
-            .args(["--auto-aof-rewrite-percentage", "0", "--dir"])
-            .arg(dir)
-            .stdout(Stdio::null())
-            .spawn()
-            .map_err(|error| format!("redis-server is not installed or does not start: {error}"))?;
-        let redis = RedisProcess { child, port };
-        wait_until(|| TcpStream::connect(("127.0.0.1", port)).is_ok())?;
-        Ok(redis)
-    }
-}
-
-impl Drop for RedisProcess {
-    fn drop(&mut self) {
-        // Its data is thrown away.
-        drop(self.child.kill());
-        drop(self.child.wait());
-    }
 }
 
 /// Measures PostgreSQL with `synchronous_commit`.
@@ -248,17 +221,6 @@ fn on_threads(work: impl Fn(PartitionId) -> BenchResult<()> + Sync) -> BenchResu
 
 fn free_port() -> BenchResult<u16> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
-}
-
-fn wait_until(ready: impl Fn() -> bool) -> BenchResult<()> {
-    let (_never, timer) = mpsc::channel::<()>();
-    for _ in 0..200 {
-        if ready() {
-            return Ok(());
-        }
-        let _ = timer.recv_timeout(Duration::from_millis(50));
-    }
-    Err("the server did not answer within ten seconds".into())
 }
 
 fn run(command: &mut Command) -> BenchResult<()> {

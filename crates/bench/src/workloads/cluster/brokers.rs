@@ -2,9 +2,7 @@
 //!
 //! All of them are killed, by their ids, when the bench ends, however it ends.
 
-use std::net::TcpListener;
-use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::path::Path;
 
 use anyhow::{Context as _, bail, ensure};
 use punctual_core::{Namespace, Partitions, TaskKey, partition_of};
@@ -14,6 +12,7 @@ use tokio::process::{Child, Command};
 use crate::broker::{ProcessUsage, launch, program, usage};
 use crate::clock::pause;
 use crate::connection::{HttpConnection, NAMESPACE};
+use crate::redis::{BenchRedis, Fsync};
 
 pub(crate) const BROKERS: usize = 3;
 pub(crate) const PARTITIONS: u16 = 16;
@@ -23,10 +22,8 @@ pub(crate) const LEASE: &str = "2s";
 const ROUNDS_MAX: usize = 600;
 
 pub(crate) struct BenchCluster {
-    redis: Child,
-    port: u16,
+    redis: BenchRedis,
     brokers: Vec<ClusterBroker>,
-    dir: PathBuf,
 }
 
 struct ClusterBroker {
@@ -37,21 +34,8 @@ struct ClusterBroker {
 impl BenchCluster {
     /// Starts Redis and the brokers, and waits until every partition has an owner.
     pub(crate) async fn start(dir: &Path) -> anyhow::Result<Self> {
-        let dir = dir.join(format!("punctual-bench-cluster-{}", std::process::id()));
-        std::fs::create_dir_all(&dir).context("cannot create a directory for Redis")?;
-        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
-        let redis = Command::new("redis-server")
-            .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""])
-            .args(["--appendonly", "yes", "--appendfsync", "everysec", "--dir"])
-            .arg(&dir)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .kill_on_drop(true)
-            .spawn()
-            .context("cannot start redis-server; is it installed?")?;
-        let mut cluster = Self { redis, port, brokers: Vec::new(), dir };
-        cluster.wait_for_redis().await?;
+        let redis = BenchRedis::start(dir, Fsync::EverySecond).await?;
+        let mut cluster = Self { redis, brokers: Vec::new() };
         for _ in 0..BROKERS {
             cluster.join().await?;
         }
@@ -59,20 +43,10 @@ impl BenchCluster {
         Ok(cluster)
     }
 
-    async fn wait_for_redis(&self) -> anyhow::Result<()> {
-        for _ in 0..ROUNDS_MAX {
-            if tokio::net::TcpStream::connect(("127.0.0.1", self.port)).await.is_ok() {
-                return Ok(());
-            }
-            pause(50).await;
-        }
-        bail!("redis-server does not listen");
-    }
-
     /// Starts one more broker.
     async fn join(&mut self) -> anyhow::Result<()> {
         let (redis, partitions) =
-            (format!("redis://127.0.0.1:{}", self.port), PARTITIONS.to_string());
+            (format!("redis://127.0.0.1:{}", self.redis.port()), PARTITIONS.to_string());
         let flags = ["--redis", &redis, "--partitions", &partitions, "--lease", LEASE];
         let (child, address) = launch(Command::new(program()?), flags).await?;
         self.brokers.push(ClusterBroker { child, address });
@@ -120,7 +94,7 @@ impl BenchCluster {
 
     /// What the Redis process has used.
     pub(crate) fn redis_usage(&self) -> Option<ProcessUsage> {
-        usage(self.redis.id()?)
+        usage(self.redis.pid()?)
     }
 
     /// The CPU time of all brokers together.
@@ -151,8 +125,7 @@ impl BenchCluster {
         for broker in &mut self.brokers {
             broker.child.kill().await?;
         }
-        self.redis.kill().await?;
-        std::fs::remove_dir_all(&self.dir).context("cannot remove the data of Redis")
+        self.redis.stop().await
     }
 }
 

@@ -76,14 +76,38 @@ pub(super) async fn admit(
 }
 
 async fn check(broker: &Broker, head: &mut Parts, route: Option<&str>) -> Result<(), Problem> {
-    check_host(head)?;
-    broker.browser_policy.check(&head.uri, &head.headers)?;
+    check_origin(broker, head)?;
     let identity = match route {
         Some(route) => broker.tokens.check(head, route).await,
         None => Ok(None),
     };
     note_caller(head, identity.as_ref().ok().and_then(Option::as_ref))?;
     identity?;
+    check_stage(broker, route)
+}
+
+/// The same checks for a route that `fast_path` answers. A request that is refused here changes
+/// nothing: the router checks it again, and answers it.
+pub(super) fn check_fast(
+    broker: &Broker,
+    head: &Parts,
+    trust: &ConnectionTrust,
+    route: &str,
+    namespace: &str,
+) -> Result<(), Problem> {
+    check_origin(broker, head)?;
+    let identity = broker.tokens.check_in(head, route, namespace)?;
+    check_stage(broker, Some(route))?;
+    trust.identified(&identity.ok_or_else(Problem::unauthenticated)?)
+}
+
+fn check_origin(broker: &Broker, head: &Parts) -> Result<(), Problem> {
+    check_host(head)?;
+    broker.browser_policy.check(&head.uri, &head.headers)
+}
+
+/// A draining broker serves few routes.
+fn check_stage(broker: &Broker, route: Option<&str>) -> Result<(), Problem> {
     if broker.is_draining() && !SERVED_WHILE_DRAINING.contains(&route.unwrap_or_default()) {
         return Err(Problem::stopping());
     }

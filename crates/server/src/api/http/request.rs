@@ -143,10 +143,16 @@ impl<S: Send + Sync, const MAX: usize> FromRequest<S> for JsonBody<MAX> {
 
     async fn from_request(request: Request, _: &S) -> Result<Self, Problem> {
         let (parts, body) = request.into_parts();
-        match body_format(&parts.headers)? {
-            BodyFormat::Json => Ok(Self(read(&parts.headers, body, MAX).await?)),
-            BodyFormat::Lines => Err(Problem::unsupported_media_type("application/json")),
-        }
+        check_json(&parts.headers)?;
+        Ok(Self(read(&parts.headers, body, MAX).await?))
+    }
+}
+
+/// Checks that a body is declared as JSON.
+pub(super) fn check_json(headers: &HeaderMap) -> Result<(), Problem> {
+    match body_format(headers)? {
+        BodyFormat::Json => Ok(()),
+        BodyFormat::Lines => Err(Problem::unsupported_media_type("application/json")),
     }
 }
 
@@ -169,6 +175,18 @@ impl<S: Send + Sync> FromRequest<S> for TasksBody {
         refuse_conditions(&parts.headers)?;
         let format = body_format(&parts.headers)?;
         let bytes = read(&parts.headers, body, BATCH_BYTES_MAX).await?;
+        Self::in_format(format, bytes)
+    }
+}
+
+impl TasksBody {
+    /// The body of a request with these headers, which was read.
+    pub(super) fn of(headers: &HeaderMap, bytes: Bytes) -> Result<Self, Problem> {
+        refuse_conditions(headers)?;
+        Self::in_format(body_format(headers)?, bytes)
+    }
+
+    fn in_format(format: BodyFormat, bytes: Bytes) -> Result<Self, Problem> {
         match (format, bytes.trim_ascii_start().first()) {
             (BodyFormat::Lines, _) => Ok(Self::Lines(bytes)),
             (BodyFormat::Json, Some(b'[')) => Ok(Self::Array(bytes)),
@@ -184,9 +202,13 @@ impl<S: Send + Sync> OptionalFromRequestParts<S> for Idempotency {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Option<Self>, Problem> {
-        let key = header(&parts.headers, &IDEMPOTENCY_HEADER)?;
-        Ok(key.map(Self::new).transpose()?)
+        idempotency(&parts.headers)
     }
+}
+
+pub(super) fn idempotency(headers: &HeaderMap) -> Result<Option<Idempotency>, Problem> {
+    let key = header(headers, &IDEMPOTENCY_HEADER)?;
+    Ok(key.map(Idempotency::new).transpose()?)
 }
 
 /// Refuses `If-Match` and `If-None-Match`. They apply to the one task that a path names; a client

@@ -59,7 +59,12 @@ pub(crate) fn page(body: &impl Serialize, permit: SharePermit) -> ApiResult {
 
 /// A task as JSON, with its version as `ETag`.
 pub(crate) fn task(status: StatusCode, task: &Task) -> Response {
-    let mut response = json(status, &TaskAnswer::of(task));
+    task_as(status, task, &TaskAnswer::of(task))
+}
+
+/// The same with another body.
+pub(crate) fn task_as(status: StatusCode, task: &Task, body: &impl Serialize) -> Response {
+    let mut response = json(status, body);
     if let Ok(version) = HeaderValue::try_from(format!("\"{}\"", task.version.get())) {
         response.headers_mut().insert(ETAG, version);
     }

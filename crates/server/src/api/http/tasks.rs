@@ -15,7 +15,7 @@ use axum::extract::State;
 use axum::response::Response;
 use http::header::{IF_MATCH, IF_NONE_MATCH};
 use http::{HeaderMap, StatusCode};
-use punctual_core::{Clock as _, Due, Invalid, Namespace, Schedule, TaskKey, Version};
+use punctual_core::{Clock as _, Due, Invalid, Namespace, Schedule, Task, TaskKey, Version};
 use punctual_engine::{
     Cancelled, Command, Condition, EngineError, Reply, Scheduled, Subject, TouchTo,
 };
@@ -24,13 +24,14 @@ use serde_json::json;
 use utoipa::openapi::path::{Parameter, ParameterIn};
 use utoipa::{IntoParams, ToSchema};
 
+use super::preference::{AnswerDepth, PreferHeader};
 use super::request::{self, BODY_BYTES_MAX, JsonBody, PathName, QueryParams};
 use super::response::{self, ApiResult};
 use crate::api::command_batch::{next_result, unexpected_reply};
 use crate::api::find_task::{NamedTask, candidates, command_task};
 use crate::broker::Broker;
 use crate::problem::{Problem, TaskRef};
-use crate::schema::{all_absent, documented, reference, with_keywords};
+use crate::schema::{TaskIdText, all_absent, documented, reference, with_keywords};
 use crate::task_form::{
     Delay, EndedTask, InstantText, Interval, KeylessTask, TaskAnswer, TaskBody, TaskToSchedule,
     TimeValue, check_fires, parse_duration_field,
@@ -82,7 +83,8 @@ fn at_most_one_time() -> serde_json::Value {
     json!([["at", "within"], ["in", "within"], ["in", "at"]].map(|two| all_absent(two.into_iter())))
 }
 
-/// A task that was touched and has ended before it could be read.
+/// A task that was touched: a minimal answer, or one about a task that has ended before it could be
+/// read.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = TouchedTask)]
 struct TouchedAnswer {
@@ -104,6 +106,33 @@ pub(crate) enum TaskOrEnded {
     Ended(()),
 }
 
+/// A task that was created or replaced, as `Prefer: return=minimal` asks for it.
+#[derive(Debug, Serialize, ToSchema)]
+struct ScheduledTask {
+    /// The id that the broker gave the task.
+    #[schema(value_type = TaskIdText)]
+    id: String,
+    /// When the task is due next.
+    #[schema(value_type = InstantText)]
+    fire_at: String,
+    /// Counts the changes that callers made to the task.
+    version: u64,
+}
+
+impl ScheduledTask {
+    fn of(task: &Task) -> Self {
+        let (id, fire_at) = (task.id.to_string(), task.fire_at.to_string());
+        Self { id, fire_at, version: task.version.get() }
+    }
+}
+
+documented!(
+    /// A task, or the fields of it that a minimal answer has.
+    TaskOrScheduled,
+    "TaskOrScheduled",
+    json!({"anyOf": [reference::<TaskAnswer>(), reference::<ScheduledTask>()]}),
+    uses ScheduledTask
+);
 documented!(
     /// A task. Of one that became due at once and has ended, only some fields are known.
     TaskOrTouched,
@@ -139,11 +168,11 @@ impl IntoParams for ConditionHeaders {
 /// Creates a task with this key, or replaces the task that has it.
 #[utoipa::path(
     put, path = "/v1/{namespace}/tasks/{key}", tag = "tasks", operation_id = "put_task",
-    request_body = KeylessTask, params(ConditionHeaders),
+    request_body = KeylessTask, params(ConditionHeaders, PreferHeader),
     responses(
-        (status = 201, description = "The task was created.", body = TaskAnswer,
+        (status = 201, description = "The task was created.", body = TaskOrScheduled,
             headers(("etag", description = "The version of the task."))),
-        (status = 200, description = "The task was replaced.", body = TaskAnswer,
+        (status = 200, description = "The task was replaced.", body = TaskOrScheduled,
             headers(("etag", description = "The version of the task."))),
     )
 )]
@@ -153,14 +182,23 @@ pub(crate) async fn replace(
     headers: HeaderMap,
     JsonBody(body): JsonBody<BODY_BYTES_MAX>,
 ) -> ApiResult {
-    let name = key;
-    let key = TaskKey::new(&name)?;
-    let condition = condition(&headers)?;
-    let owner = broker.owners.of_key(&namespace, &key);
-    let to_schedule = checked(&broker, parse_task(&body)?, &namespace, Some(key))?;
-    let task = TaskRef { namespace: &namespace, name: &name };
+    replace_task(&broker, &namespace, &key, &headers, &body).await
+}
+
+pub(super) async fn replace_task(
+    broker: &Broker,
+    namespace: &Namespace,
+    name: &str,
+    headers: &HeaderMap,
+    body: &[u8],
+) -> ApiResult {
+    let key = TaskKey::new(name)?;
+    let condition = condition(headers)?;
+    let owner = broker.owners.of_key(namespace, &key);
+    let to_schedule = checked(broker, parse_task(body)?, namespace, Some(key))?;
+    let task = TaskRef { namespace, name };
     match owner.schedule(to_schedule.into_command(condition, None)).await {
-        Ok(scheduled) => Ok(scheduled_response(&scheduled)),
+        Ok(scheduled) => Ok(scheduled_response(&scheduled, AnswerDepth::wanted(headers))),
         // Only `If-Match` needs a task; one that does not exist has another version, too.
         Err(EngineError::NotFound) => Err(Problem::no_version(task)),
         Err(error) => Err(Problem::of_task(error, task)),
@@ -212,7 +250,11 @@ pub(crate) async fn cancel(
     State(broker): State<Arc<Broker>>,
     PathName(namespace, name): PathName,
 ) -> ApiResult {
-    let task = TaskRef { namespace: &namespace, name: &name };
+    cancel_task(&broker, &namespace, &name).await
+}
+
+pub(super) async fn cancel_task(broker: &Broker, namespace: &Namespace, name: &str) -> ApiResult {
+    let task = TaskRef { namespace, name };
     for (owner, subject) in candidates(&broker.owners, task)? {
         match owner.cancel(subject).await {
             Err(EngineError::NotFound) => {}
@@ -229,28 +271,42 @@ pub(crate) async fn cancel(
 /// once. Tasks with `cron` or `every` cannot be touched.
 #[utoipa::path(
     post, path = "/v1/{namespace}/tasks/{key}/touch", tag = "tasks", operation_id = "touch_task",
-    request_body = TouchRequest,
+    request_body = TouchRequest, params(PreferHeader),
     responses((status = 200, description = "The task.", body = TaskOrTouched))
 )]
 pub(crate) async fn touch(
     State(broker): State<Arc<Broker>>,
     PathName(namespace, name): PathName,
+    headers: HeaderMap,
     JsonBody(body): JsonBody<BODY_BYTES_MAX>,
 ) -> ApiResult {
-    let body: TouchBody = request::json_or_default(&body, "the new due time")?;
+    touch_task(&broker, &namespace, &name, &headers, &body).await
+}
+
+pub(super) async fn touch_task(
+    broker: &Broker,
+    namespace: &Namespace,
+    name: &str,
+    headers: &HeaderMap,
+    body: &[u8],
+) -> ApiResult {
+    let body: TouchBody = request::json_or_default(body, "the new due time")?;
     let push = push(body.r#in.as_deref(), body.at.as_ref(), body.within.as_deref())?;
-    let task = TaskRef { namespace: &namespace, name: &name };
+    let task = TaskRef { namespace, name };
+    let depth = AnswerDepth::wanted(headers);
     for (owner, subject) in candidates(&broker.owners, task)? {
-        let commands = vec![Command::Touch(subject.clone(), push), Command::Get(subject)];
+        let mut commands = vec![Command::Touch(subject.clone(), push)];
+        commands.extend((depth == AnswerDepth::Whole).then_some(Command::Get(subject)));
         let mut results = owner.call(commands).await?.into_iter();
         match (next_result(&mut results), next_result(&mut results)) {
             (Err(EngineError::NotFound), _) => {}
             (Err(error), _) => return Err(Problem::of_task(error, task)),
             (_, Ok(Reply::Task(found))) => return Ok(response::task(StatusCode::OK, &found)),
-            // A task that became due at once may have ended before it was read.
+            // A minimal answer, or a task that became due at once and has ended before it was read.
             (Ok(Reply::Touched { fire_at, version }), _) => {
                 let (fire_at, version) = (fire_at.to_string(), version.get());
-                return response::ok(&TouchedAnswer { fire_at, version });
+                let response = response::ok(&TouchedAnswer { fire_at, version })?;
+                return Ok(depth.applied_to(response));
             }
             (Ok(reply), _) => return Err(unexpected_reply(&reply).into()),
         }
@@ -386,9 +442,15 @@ fn condition(headers: &HeaderMap) -> Result<Condition, Problem> {
     }
 }
 
-fn scheduled_response(scheduled: &Scheduled) -> Response {
-    match scheduled {
-        Scheduled::Created(task) => response::task(StatusCode::CREATED, task),
-        Scheduled::Replaced(task) => response::task(StatusCode::OK, task),
+fn scheduled_response(scheduled: &Scheduled, depth: AnswerDepth) -> Response {
+    let (status, task) = match scheduled {
+        Scheduled::Created(task) => (StatusCode::CREATED, task),
+        Scheduled::Replaced(task) => (StatusCode::OK, task),
+    };
+    match depth {
+        AnswerDepth::Whole => response::task(status, task),
+        AnswerDepth::Minimal => {
+            depth.applied_to(response::task_as(status, task, &ScheduledTask::of(task)))
+        }
     }
 }

@@ -18,10 +18,13 @@ use serde_json::value::{RawValue, to_raw_value};
 use utoipa::openapi::path::{Parameter, ParameterIn};
 use utoipa::{IntoParams, ToSchema};
 
-use super::{CancelAnswer, at_most_one_time, checked, parse_task, push, scheduled_response};
+use super::{
+    CancelAnswer, TaskOrScheduled, at_most_one_time, checked, parse_task, push, scheduled_response,
+};
 use crate::api::command_batch::{
     CommandBatch, expect_cancelled, expect_scheduled, next_result, unexpected_reply,
 };
+use crate::api::http::preference::{AnswerDepth, PreferHeader};
 use crate::api::http::request::{
     self, BATCH_BYTES_MAX, BATCH_MAX, JsonBody, NAMES_BYTES_MAX, PathNamespace, TasksBody,
     check_count,
@@ -104,7 +107,7 @@ impl IntoParams for IdempotencyHeader {
 #[serde(untagged)]
 #[expect(dead_code, reason = "only for the OpenAPI document")]
 pub(crate) enum TaskOrResults {
-    #[schema(value_type = TaskAnswer)]
+    #[schema(value_type = TaskOrScheduled)]
     Task(()),
     #[schema(value_type = Results)]
     Results(()),
@@ -116,10 +119,10 @@ pub(crate) enum TaskOrResults {
 /// task with the key of another replaces it.
 #[utoipa::path(
     post, path = "/v1/{namespace}/tasks", tag = "tasks", operation_id = "create_tasks",
-    params(IdempotencyHeader),
+    params(IdempotencyHeader, PreferHeader),
     request_body(content((NewTasks = "application/json"), (NewTaskBody = "application/x-ndjson"))),
     responses(
-        (status = 201, description = "One task: it was created.", body = TaskAnswer),
+        (status = 201, description = "One task: it was created.", body = TaskOrScheduled),
         (status = 200, description =
             "Many tasks: one result each. One task: it replaced the task with its key.",
             body = TaskOrResults),
@@ -129,12 +132,26 @@ pub(crate) async fn create(
     State(broker): State<Arc<Broker>>,
     PathNamespace(namespace): PathNamespace,
     idempotency: Option<Idempotency>,
+    headers: HeaderMap,
+    body: TasksBody,
+) -> ApiResult {
+    create_tasks(&broker, namespace, &headers, idempotency, body).await
+}
+
+pub(crate) async fn create_tasks(
+    broker: &Arc<Broker>,
+    namespace: Namespace,
+    headers: &HeaderMap,
+    idempotency: Option<Idempotency>,
     body: TasksBody,
 ) -> ApiResult {
     match body {
-        TasksBody::One(body) => create_one(&broker, &namespace, &body, idempotency).await,
+        TasksBody::One(body) => {
+            let scheduled = create_one(broker, &namespace, &body, idempotency).await?;
+            Ok(scheduled_response(&scheduled, AnswerDepth::wanted(headers)))
+        }
         // Boxed, so that the future for one task stays small.
-        body => Box::pin(create_many(broker, namespace, body, idempotency)).await,
+        body => Box::pin(create_many(Arc::clone(broker), namespace, body, idempotency)).await,
     }
 }
 
@@ -197,7 +214,7 @@ async fn create_one(
     namespace: &Namespace,
     body: &[u8],
     idempotency: Option<Idempotency>,
-) -> ApiResult {
+) -> Result<Scheduled, Problem> {
     let task = checked(broker, parse_task(body)?, namespace, None)?;
     let creation = Creation::new(task, 0, body, idempotency.as_ref());
     let creation = bind_one::<Problem>(&broker.owners, creation).await?;
@@ -205,7 +222,7 @@ async fn create_one(
     let owner = partition
         .and_then(|partition| broker.owners.of(partition))
         .unwrap_or_else(|| broker.owners.any());
-    Ok(scheduled_response(&owner.schedule(command).await?))
+    Ok(owner.schedule(command).await?)
 }
 
 fn split_array(body: &[u8]) -> Result<Vec<&[u8]>, Problem> {

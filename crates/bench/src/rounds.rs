@@ -1,0 +1,302 @@
+//! Rounds: measures a rate several times, in turns with Redis if it runs beside, and reports the
+//! medians.
+//!
+//! Before each turn both servers must be idle, so that neither pays for the background work of the
+//! other. A machine that becomes slower or faster during a row affects both sides alike.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::broker::{ProcessUsage, usage};
+use crate::clock::{BenchTimer, pause};
+use crate::context::BenchContext;
+use crate::redis::BenchRedis;
+use crate::report::{BenchReport, grouped, rate};
+
+/// How long a server may go on with background work before it is measured all the same.
+const IDLE_WAITS_MAX: usize = 25;
+/// How long a server must use no more than [`IDLE_CPU_MAX`] of CPU time to be idle.
+const IDLE_MS: u64 = 200;
+const IDLE_CPU_MAX: Duration = Duration::from_millis(10);
+
+/// Tasks of a batch.
+pub(crate) const BATCH: u64 = 1000;
+
+/// How much is sent at once.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum SendShape {
+    /// One request at a time on each connection.
+    One { connections: u64 },
+    /// Batches, with this many in flight on each connection.
+    Batches { connections: u64, in_flight: usize },
+    /// Callers of the Rust client, which gathers their calls on one connection.
+    Callers { callers: u64 },
+}
+
+impl SendShape {
+    /// How many tasks of the bench send at once.
+    pub(crate) fn senders(self) -> u64 {
+        match self {
+            Self::One { connections } | Self::Batches { connections, .. } => connections,
+            Self::Callers { callers } => callers,
+        }
+    }
+
+    /// Requests or batches in flight of each sender.
+    pub(crate) fn in_flight(self) -> usize {
+        match self {
+            Self::Batches { in_flight, .. } => in_flight,
+            Self::One { .. } | Self::Callers { .. } => 1,
+        }
+    }
+
+    /// Tasks of one request.
+    pub(crate) fn batch_tasks(self) -> u64 {
+        match self {
+            Self::Batches { .. } => BATCH,
+            Self::One { .. } | Self::Callers { .. } => 1,
+        }
+    }
+
+    /// What is different on the Redis side: each caller has a connection of its own.
+    fn redis_words(self) -> Option<String> {
+        match self {
+            Self::Callers { callers } => Some(format!("{callers} connections")),
+            Self::One { .. } | Self::Batches { .. } => None,
+        }
+    }
+
+    fn words(self) -> String {
+        let count = |number: u64, noun: &str| match number {
+            1 => format!("1 {noun}"),
+            _ => format!("{number} {noun}s"),
+        };
+        match self {
+            Self::One { connections } => count(connections, "connection"),
+            Self::Batches { connections, in_flight } => {
+                let batches = if in_flight == 1 { "batch" } else { "batches" };
+                let each = if connections == 1 { "" } else { " on each" };
+                let connections = count(connections, "connection");
+                format!("{connections}, {in_flight} {batches} in flight{each}")
+            }
+            Self::Callers { callers } => format!("{}, 1 connection", count(callers, "caller")),
+        }
+    }
+
+    fn figures(self) -> Value {
+        match self {
+            Self::One { connections } => json!({"connections": connections}),
+            Self::Batches { connections, in_flight } => {
+                json!({"connections": connections, "batches_in_flight_each": in_flight})
+            }
+            Self::Callers { callers } => json!({"connections": 1, "callers": callers}),
+        }
+    }
+}
+
+/// Measures one turn of one side.
+#[derive(Debug)]
+pub(crate) struct TurnTimer {
+    timer: BenchTimer,
+    pid: Option<u32>,
+    before: Option<ProcessUsage>,
+}
+
+/// What one side reached in one turn.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct TurnResult {
+    pub(crate) per_second: u64,
+    /// CPU time of the server for each task, if it is a child of this process.
+    pub(crate) cpu_us: Option<f64>,
+}
+
+impl TurnTimer {
+    /// Starts a turn of the server with this process id.
+    pub(crate) fn start(pid: Option<u32>) -> Self {
+        Self { timer: BenchTimer::start(), pid, before: pid.and_then(usage) }
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "an average for people")]
+    pub(crate) fn finish(self, count: u64) -> TurnResult {
+        let per_second = rate(count, self.timer.elapsed());
+        let used = self.pid.and_then(usage).zip(self.before);
+        let used = used.map(|(after, before)| after.cpu.saturating_sub(before.cpu));
+        let cpu_us = used.filter(|_| count > 0).map(|cpu| cpu.as_secs_f64() * 1e6 / count as f64);
+        TurnResult { per_second, cpu_us }
+    }
+}
+
+/// What one side reached in all rounds.
+#[derive(Debug, Default)]
+pub(crate) struct SideResults(Vec<TurnResult>);
+
+impl SideResults {
+    pub(crate) fn per_second(&self) -> u64 {
+        median(self.0.iter().map(|turn| turn.per_second), u64::cmp).unwrap_or(0)
+    }
+
+    fn cpu_us(&self) -> Option<f64> {
+        median(self.0.iter().filter_map(|turn| turn.cpu_us), f64::total_cmp)
+    }
+
+    fn figures(&self) -> Value {
+        let rounds: Vec<_> = self.0.iter().map(|turn| turn.per_second).collect();
+        json!({"per_second": self.per_second(), "cpu_us": self.cpu_us(), "rounds": rounds})
+    }
+}
+
+/// The middle value; of an even number of values the lower one in the middle.
+fn median<T>(
+    values: impl Iterator<Item = T>,
+    order: impl Fn(&T, &T) -> std::cmp::Ordering,
+) -> Option<T> {
+    let mut values: Vec<_> = values.collect();
+    values.sort_by(order);
+    let middle = values.len().checked_sub(1)? / 2;
+    values.into_iter().nth(middle)
+}
+
+/// What the broker reached, and Redis if it runs beside.
+#[derive(Debug, Default)]
+pub(crate) struct RoundResults {
+    broker: SideResults,
+    redis: Option<SideResults>,
+}
+
+impl RoundResults {
+    /// How many times the rate of Redis the broker has reached.
+    #[expect(clippy::cast_precision_loss, reason = "a ratio for people")]
+    fn ratio(&self) -> Option<f64> {
+        let redis = self.redis.as_ref()?.per_second();
+        (redis > 0).then(|| self.broker.per_second() as f64 / redis as f64)
+    }
+}
+
+impl BenchContext {
+    /// Measures the broker and, if it runs beside, Redis, one after the other in each round.
+    pub(crate) async fn rounds(
+        &self,
+        broker: impl AsyncFn(&Self) -> anyhow::Result<TurnResult>,
+        redis: impl AsyncFn(&BenchRedis) -> anyhow::Result<TurnResult>,
+    ) -> anyhow::Result<RoundResults> {
+        let mut results = RoundResults::default();
+        for _ in 0..self.rounds.max(1) {
+            self.until_idle().await;
+            results.broker.0.push(broker(self).await?);
+            if let Some(beside) = &self.redis {
+                self.until_idle().await;
+                let turn = redis(beside).await?;
+                results.redis.get_or_insert_default().0.push(turn);
+            }
+        }
+        Ok(results)
+    }
+
+    /// Waits until the servers use hardly any CPU time.
+    async fn until_idle(&self) {
+        let pids = || [self.broker.pid(), self.redis.as_ref().and_then(BenchRedis::pid)];
+        let cpu = || pids().into_iter().flatten().filter_map(usage).map(|usage| usage.cpu).sum();
+        for _ in 0..IDLE_WAITS_MAX {
+            let before: Duration = cpu();
+            pause(IDLE_MS / self.divisor).await;
+            if cpu().saturating_sub(before) <= IDLE_CPU_MAX {
+                return;
+            }
+        }
+    }
+}
+
+/// A row of the report about a rate.
+#[derive(Debug)]
+pub(crate) struct RateRow {
+    pub(crate) what: String,
+    pub(crate) shape: SendShape,
+    pub(crate) wanted: &'static str,
+    /// More about the broker, after its rate: words, and figures by name.
+    pub(crate) notes: Vec<(String, &'static str, Value)>,
+}
+
+impl RateRow {
+    pub(crate) fn new(what: impl Into<String>, shape: SendShape, wanted: &'static str) -> Self {
+        Self { what: what.into(), shape, wanted, notes: Vec::new() }
+    }
+
+    /// Adds the row to a report.
+    pub(crate) fn report(self, results: &RoundResults, report: &mut BenchReport) {
+        let what = format!("{}, {}", self.what, self.shape.words());
+        let words = |side: &SideResults, notes: &[String]| {
+            let cpu = side.cpu_us().map(|cpu| format!("{cpu:.1} µs of CPU each"));
+            let notes: Vec<_> = cpu.into_iter().chain(notes.iter().cloned()).collect();
+            match notes.join(", ").as_str() {
+                "" => format!("{}/s", grouped(side.per_second())),
+                notes => format!("{}/s ({notes})", grouped(side.per_second())),
+            }
+        };
+        let mut figures = self.shape.figures();
+        merge(&mut figures, results.broker.figures());
+        let mut notes = Vec::new();
+        for (words, name, figure) in self.notes {
+            notes.push(words);
+            figures[name] = figure;
+        }
+        let mut cells = vec![what, words(&results.broker, &notes), self.wanted.to_owned()];
+        if let (Some(redis), ratio) = (&results.redis, results.ratio()) {
+            let notes: Vec<_> = self.shape.redis_words().into_iter().collect();
+            cells.push(words(redis, &notes));
+            cells.push(ratio.map_or("–".to_owned(), |ratio| format!("{ratio:.2}")));
+            figures["redis"] = redis.figures();
+            figures["ratio"] = ratio.into();
+        }
+        report.cells(cells, figures);
+    }
+}
+
+fn merge(figures: &mut Value, more: Value) {
+    if let (Value::Object(figures), Value::Object(more)) = (figures, more) {
+        figures.extend(more);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn side(rates: &[u64]) -> SideResults {
+        let turn = |per_second: &u64| TurnResult { per_second: *per_second, cpu_us: None };
+        SideResults(rates.iter().map(turn).collect())
+    }
+
+    #[test]
+    fn the_ratio_is_that_of_the_medians() {
+        for (broker, redis, ratio) in [
+            (&[100, 900, 300][..], &[150, 100, 9_000][..], Some(2.0)),
+            (&[100], &[200], Some(0.5)),
+            (&[300, 100], &[100, 400], Some(1.0)),
+            (&[100], &[0], None),
+        ] {
+            let results = RoundResults { broker: side(broker), redis: Some(side(redis)) };
+            assert_eq!(results.ratio(), ratio, "{broker:?} beside {redis:?}");
+        }
+        assert_eq!(RoundResults { broker: side(&[1]), redis: None }.ratio(), None);
+    }
+
+    #[test]
+    fn a_row_says_how_much_is_sent_at_once() {
+        for (shape, words) in [
+            (SendShape::One { connections: 1 }, "1 connection"),
+            (SendShape::One { connections: 16 }, "16 connections"),
+            (SendShape::Callers { callers: 64 }, "64 callers, 1 connection"),
+            (
+                SendShape::Batches { connections: 1, in_flight: 16 },
+                "1 connection, 16 batches in flight",
+            ),
+            (
+                SendShape::Batches { connections: 16, in_flight: 1 },
+                "16 connections, 1 batch in flight on each",
+            ),
+        ] {
+            assert_eq!(shape.words(), words);
+        }
+    }
+}
