@@ -5,7 +5,7 @@ use punctual_client::{Client, DeadGroupFilter, List};
 use punctual_test_support::{TestBroker, WebhookReceiver, eventually, wait_for};
 use serde_json::{Value, json};
 
-use crate::requests::{get, later, post};
+use crate::requests::{URL, get, later, post};
 
 fn count(broker: &TestBroker, state: &str) -> i64 {
     get(broker, "/stats").1[state].as_i64().unwrap()
@@ -143,7 +143,11 @@ async fn dead_letters_are_counted_redriven_and_deleted_by_group() {
         let retry = json!({"attempts_max": 1});
         json!({"in": "0s", "target": {"http": {"url": url}}, "retry": retry, "timeout": "1m"})
     };
-    let tasks: Vec<Value> = ["/410", "/410", "/410", "/500", "/500"].map(task).into();
+    let tasks: Vec<Value> = ["/410", "/410", "/410"].map(task).into();
+    let closed = json!({
+        "in": "0s", "target": {"http": {"url": URL}}, "retry": {"attempts_max": 1},
+    });
+    let tasks = [tasks, vec![closed.clone(), closed]].concat();
     let origin = receiver.url.trim_end_matches('/').to_owned();
     let address = format!("http://{}", broker.address);
     let shop = Client::connect(address).unwrap().namespace("shop");
@@ -157,8 +161,12 @@ async fn dead_letters_are_counted_redriven_and_deleted_by_group() {
             (sum == 5).then_some(groups)
         });
         let shown: Vec<_> = groups.iter().map(|it| (&it["reason"], &it["count"])).collect();
-        assert_eq!(shown, [(&json!("status 410"), &json!(3)), (&json!("status 500"), &json!(2))]);
-        assert!(groups.iter().all(|group| group["target"] == origin), "{groups:?} {origin}");
+        assert_eq!(
+            shown,
+            [(&json!("status 410"), &json!(3)), (&json!("connection failed"), &json!(2))]
+        );
+        assert_eq!(groups[0]["target"], origin);
+        assert_eq!(groups[1]["target"], "http://127.0.0.1:9");
         let example = groups[0]["example"].as_str().unwrap();
         let (_, page) = get(&broker, "/dead?reason=status%20410");
         let letters = page["dead"].as_array().unwrap();
@@ -174,8 +182,9 @@ async fn dead_letters_are_counted_redriven_and_deleted_by_group() {
             let (status, problem) = post(&broker, "/dead/delete", &body);
             assert!([400, 422].contains(&status), "{body}: {problem}");
         }
-        let where_500 = json!({"where": {"reason": "status 500", "target": origin}});
-        let (status, deleted) = post(&broker, "/dead/delete", &where_500);
+        let where_closed =
+            json!({"where": {"reason": "connection failed", "target": "http://127.0.0.1:9"}});
+        let (status, deleted) = post(&broker, "/dead/delete", &where_closed);
         assert_eq!(
             (status, &deleted["deleted"], &deleted["more"]),
             (200, &json!(2), &json!(false))

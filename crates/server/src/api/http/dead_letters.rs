@@ -190,7 +190,7 @@ struct LettersBody {
 /// A reason, a target, or both, as `/dead/groups` shows them.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, expecting = "an object with `reason`, `target` or both")]
-#[schema(as = DeadGroupFilter, min_properties = 1)]
+#[schema(as = DeadGroupFilter)]
 struct GroupBody {
     #[serde(default)]
     reason: Option<String>,
