@@ -26,7 +26,7 @@ fn count(broker: &TestBroker, state: &str) -> i64 {
 fn cancelling_all_that_match_wants_the_number_typed() {
     let broker = broker_with(2400);
     let page = Browser::open(broker.address, "#/shop/tasks?label=campaign%3D1");
-    page.wait_for("order-00001");
+    page.wait_for_element("[data-row]");
     page.click_text("cancel");
     page.wait_for("Cancel all that match: 1,200 tasks?");
     assert_eq!(
