@@ -43,7 +43,7 @@ use hyper::service::Service as _;
 use hyper_util::service::TowerToHyperService;
 
 use crate::broker::Broker;
-use crate::listen::{Answer, CallerAddress, ConnectionTrust, Routes};
+use crate::listen::{CallerAddress, ConnectionTrust, PendingResponse, Routes};
 use http::fast_path::{FastPath, FastRoute};
 
 /// Returns all routes, HTTP and gRPC, with the checks that every request passes.
@@ -55,7 +55,7 @@ pub(crate) fn routes(broker: &Arc<Broker>) -> Routes {
     let fast = FastPath::new(Arc::clone(broker));
     Arc::new(move |request: Request<Incoming>, trust: ConnectionTrust, address: CallerAddress| {
         let (caller, router) = (trust.clone(), router.clone());
-        let to_router = move |mut request: Request<Body>| -> Answer {
+        let to_router = move |mut request: Request<Body>| -> PendingResponse {
             request.extensions_mut().insert(caller);
             request.extensions_mut().insert(address);
             Box::pin(router.call(request))

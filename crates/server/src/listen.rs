@@ -242,10 +242,20 @@ struct Caller {
 
 /// Answers the requests of all connections.
 pub(crate) type Routes =
-    Arc<dyn Fn(Request<Incoming>, ConnectionTrust, CallerAddress) -> Answer + Send + Sync>;
+    Arc<dyn Fn(Request<Incoming>, ConnectionTrust, CallerAddress) -> PendingResponse + Send + Sync>;
 
 /// The answer to a request.
-pub(crate) type Answer = Pin<Box<dyn Future<Output = Result<Response, Infallible>> + Send>>;
+pub(crate) type PendingResponse =
+    Pin<Box<dyn Future<Output = Result<Response, Infallible>> + Send>>;
+
+/// The routes of a gRPC service, for a listener of a test.
+#[cfg(test)]
+pub(crate) fn routes_of(routes: tonic::service::Routes) -> Routes {
+    use hyper::service::Service as _;
+
+    let router = hyper_util::service::TowerToHyperService::new(routes.into_axum_router());
+    Arc::new(move |request, _, _| Box::pin(router.call(request.map(axum::body::Body::new))))
+}
 
 /// The routes as one connection calls them.
 struct ConnectionRoutes {
@@ -256,9 +266,9 @@ struct ConnectionRoutes {
 impl HttpCall<Request<Incoming>> for ConnectionRoutes {
     type Response = Response;
     type Error = Infallible;
-    type Future = Answer;
+    type Future = PendingResponse;
 
-    fn call(&self, request: Request<Incoming>) -> Answer {
+    fn call(&self, request: Request<Incoming>) -> PendingResponse {
         let Caller { trust, address } = &self.caller;
         trust.head_arrived();
         (self.routes)(request, trust.clone(), *address)

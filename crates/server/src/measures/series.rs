@@ -68,12 +68,12 @@ pub(crate) struct EndSeries {
     /// Rows are kept since this time; `None` if this broker keeps none of the namespace.
     pub(crate) since: Option<Timestamp>,
     /// The rows in which something ended, by their starts.
-    pub(crate) rows: Vec<(Timestamp, SeriesRow)>,
+    pub(crate) rows: Vec<(Timestamp, SeriesMinute)>,
 }
 
 /// What ended within a time.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct SeriesRow {
+pub(crate) struct SeriesMinute {
     /// Fires that succeeded.
     pub(crate) done: u64,
     /// Attempts that failed.
@@ -177,7 +177,7 @@ impl SeriesTable {
         };
         let mut rows = lock(rows);
         let steps = rows.counts.steps(now).into_iter();
-        let read = steps.map(|(start, counts)| (start, SeriesRow::of(&counts)));
+        let read = steps.map(|(start, counts)| (start, SeriesMinute::of(&counts)));
         EndSeries { since: Some(rows.since), rows: read.collect() }
     }
 }
@@ -223,8 +223,13 @@ impl EndSeries {
     }
 
     /// Sums the rows by steps: `count` of them, the first of which starts at `from`.
-    pub(crate) fn by_step(&self, from: Timestamp, step: Duration, count: usize) -> Vec<SeriesRow> {
-        let mut steps = vec![SeriesRow::empty(); count];
+    pub(crate) fn by_step(
+        &self,
+        from: Timestamp,
+        step: Duration,
+        count: usize,
+    ) -> Vec<SeriesMinute> {
+        let mut steps = vec![SeriesMinute::empty(); count];
         for (start, row) in self.rows.iter().filter(|(start, _)| *start >= from) {
             let number = start.since(from).as_millis() / step.as_millis().max(1);
             let sum = usize::try_from(number).ok().and_then(|number| steps.get_mut(number));
@@ -234,7 +239,7 @@ impl EndSeries {
     }
 }
 
-impl SeriesRow {
+impl SeriesMinute {
     /// Nothing has ended.
     pub(crate) fn empty() -> Self {
         let (lags, lag_max) = (vec![0; LAG_BUCKETS], Duration::ZERO);
@@ -309,7 +314,7 @@ mod tests {
 
     #[test]
     fn the_series_of_two_brokers_are_added_minute_by_minute() {
-        let row = |dead| SeriesRow { dead, ..SeriesRow::empty() };
+        let row = |dead| SeriesMinute { dead, ..SeriesMinute::empty() };
         let mut one = EndSeries { since: Some(minute(0)), rows: vec![(minute(1), row(1))] };
         let since = Some(minute(1));
         one.add(EndSeries { since, rows: vec![(minute(0), row(5)), (minute(1), row(2))] });

@@ -9,7 +9,7 @@ use punctual_proto::v1;
 
 use super::wire::WireError;
 use crate::measures::lag::LAG_RANGES;
-use crate::measures::series::{EndSeries, LAG_BUCKETS, ROWS, SeriesRow};
+use crate::measures::series::{EndSeries, LAG_BUCKETS, ROWS, SeriesMinute};
 use crate::measures::windows::{WINDOWS_MAX, WindowCounts, WindowSpec, WindowSum};
 
 pub(super) fn put_windows(windows: &[WindowSpec]) -> v1::MeasureRequest {
@@ -78,7 +78,7 @@ pub(super) fn read_sums(
 }
 
 pub(super) fn put_series(series: &EndSeries) -> v1::SeriesReply {
-    let put = |(start, row): &(Timestamp, SeriesRow)| v1::MinuteRow {
+    let put = |(start, row): &(Timestamp, SeriesMinute)| v1::MinuteRow {
         start_ms: start.as_millis(),
         done: row.done,
         failed: row.failed,
@@ -98,7 +98,7 @@ pub(super) fn read_series(reply: v1::SeriesReply) -> Result<EndSeries, WireError
     let read = |row: v1::MinuteRow| {
         let lag_max = Duration::from_millis(row.lag_max_ms);
         let v1::MinuteRow { start_ms, done, failed, dead, lags, .. } = row;
-        (Timestamp::from_millis(start_ms), SeriesRow { done, failed, dead, lags, lag_max })
+        (Timestamp::from_millis(start_ms), SeriesMinute { done, failed, dead, lags, lag_max })
     };
     let mut rows: Vec<_> = reply.rows.into_iter().map(read).collect();
     rows.sort_by_key(|(start, _)| *start);
@@ -144,7 +144,7 @@ mod tests {
     fn a_series_is_read_back_unchanged_and_too_many_rows_are_refused() {
         let at = Timestamp::from_millis(1_700_000_040_000);
         let lag_max = Duration::from_millis(7);
-        let row = SeriesRow { done: 1, failed: 2, dead: 3, lags: vec![4; LAG_BUCKETS], lag_max };
+        let row = SeriesMinute { done: 1, failed: 2, dead: 3, lags: vec![4; LAG_BUCKETS], lag_max };
         for series in [
             EndSeries { since: None, rows: vec![] },
             EndSeries { since: Some(at), rows: vec![(at, row.clone()), (at.after(lag_max), row)] },

@@ -233,9 +233,9 @@ impl TestPeer {
         runtime.spawn(async move {
             let listener = TcpListener::from_std(listener).unwrap();
             let (_stage, stages) = watch::channel(ConnectionStage::Serve);
-            let (router, callers) = (routes.into_axum_router(), Callers::Trusted);
+            let (routes, callers) = (listen::routes_of(routes), Callers::Trusted);
             let telemetry = Telemetry::new();
-            listen::accept(&listener, tls.as_ref(), router, callers, stages, &telemetry).await;
+            listen::accept(&listener, tls.as_ref(), routes, callers, stages, &telemetry).await;
         });
         Self { broker, fake, arrived, runtime: Some(runtime) }
     }

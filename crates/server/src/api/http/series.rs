@@ -16,7 +16,7 @@ use super::request::{PathNamespace, QueryParams};
 use super::response::{self, ApiResult};
 use crate::broker::Broker;
 use crate::gather_measures::sum_series;
-use crate::measures::series::{LAG_BOUNDS_MS, ROW, ROWS, SeriesRow};
+use crate::measures::series::{LAG_BOUNDS_MS, ROW, ROWS, SeriesMinute};
 use crate::schema::{documented, duration, one_of};
 use crate::task_form::{InstantText, parse_duration_field};
 
@@ -129,7 +129,7 @@ pub(crate) async fn series(
 }
 
 impl SeriesPoint {
-    fn of(at: Timestamp, row: &SeriesRow) -> Self {
+    fn of(at: Timestamp, row: &SeriesMinute) -> Self {
         Self {
             at: at.to_string(),
             done: row.done,
@@ -178,7 +178,8 @@ mod tests {
 
     #[test]
     fn points_begin_at_whole_steps_and_the_last_one_contains_now() {
-        let now: Timestamp = "2026-11-18T10:07:30Z".parse().unwrap();
+        // 2026-11-18T10:07:30Z
+        let now = Timestamp::from_millis(1_794_996_450_000);
         for (back, step, from, count) in [
             (MINUTE, MINUTE, "2026-11-18T10:07:00.000Z", 1),
             (10 * MINUTE, MINUTE, "2026-11-18T09:58:00.000Z", 10),
