@@ -68,7 +68,7 @@ export default function DeadLetters({ ns, query }) {
     <${Panel} id="groups" title="By reason and target"><${Loaded} from=${groups}>${(data) =>
       data.groups.length ? html`<${Groups} ns=${ns} query=${query} ...${data} />`
         : html`<${Empty}>No dead letters.</${Empty}>`}</${Loaded}></${Panel}>
-    <${Panel} id="letters" title=${reason ? `${reason} · ${target}` : 'Newest letters'}
+    <${Panel} id="letters" title=${reason ? `${reason} · ${target}` : 'All letters'}
       side=${reason && html`<a href=${href([ns, 'dead'])}>All groups</a>`}>
       <${Loaded} from=${page}>${({ dead, next }) => html`
         ${dead.length ? html`<${Letters} ns=${ns} dead=${dead} />`
