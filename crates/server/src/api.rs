@@ -36,14 +36,10 @@ mod whoami;
 
 use std::sync::Arc;
 
-use ::http::Request;
 use axum::body::Body;
-use hyper::body::Incoming;
-use hyper::service::Service as _;
-use hyper_util::service::TowerToHyperService;
 
 use crate::broker::Broker;
-use crate::listen::{CallerAddress, ConnectionTrust, PendingResponse, Routes};
+use crate::listen::{Routes, call_router};
 use http::fast_path::{FastPath, FastRoute};
 
 /// Returns all routes, HTTP and gRPC, with the checks that every request passes.
@@ -51,23 +47,16 @@ pub(crate) fn routes(broker: &Arc<Broker>) -> Routes {
     // gRPC has limits, deadlines and checks of its own, because its streams last.
     let grpc = grpc::routes(broker);
     let router = self::http::router(Arc::clone(broker)).merge(grpc);
-    let router = TowerToHyperService::new(router);
     let fast = FastPath::new(Arc::clone(broker));
-    Arc::new(move |request: Request<Incoming>, trust: ConnectionTrust, address: CallerAddress| {
-        let (caller, router) = (trust.clone(), router.clone());
-        let to_router = move |mut request: Request<Body>| -> PendingResponse {
-            request.extensions_mut().insert(caller);
-            request.extensions_mut().insert(address);
-            Box::pin(router.call(request))
-        };
+    Arc::new(move |request, trust, address| {
         let Some(route) = FastRoute::of(&request) else {
-            return to_router(request.map(Body::new));
+            return call_router(&router, request.map(Body::new), trust, address);
         };
-        let fast = fast.clone();
+        let (fast, router) = (fast.clone(), router.clone());
         Box::pin(async move {
             match fast.answer(route, &trust, request).await {
                 Ok(response) => Ok(response),
-                Err(request) => to_router(request).await,
+                Err(request) => call_router(&router, request, trust, address).await,
             }
         })
     })

@@ -18,6 +18,8 @@ use std::sync::Arc;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
+use axum::Router;
+use axum::body::Body;
 use axum::response::Response;
 use http::Request;
 use hyper::body::Incoming;
@@ -25,6 +27,7 @@ use hyper::rt::Executor;
 use hyper::service::Service as HttpCall;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
+use hyper_util::service::TowerToHyperService;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
@@ -242,19 +245,21 @@ struct Caller {
 
 /// Answers the requests of all connections.
 pub(crate) type Routes =
-    Arc<dyn Fn(Request<Incoming>, ConnectionTrust, CallerAddress) -> PendingResponse + Send + Sync>;
+    Arc<dyn Fn(Request<Incoming>, ConnectionTrust, CallerAddress) -> ResponseFuture + Send + Sync>;
 
-/// The answer to a request.
-pub(crate) type PendingResponse =
-    Pin<Box<dyn Future<Output = Result<Response, Infallible>> + Send>>;
+/// Yields the response to a request.
+pub(crate) type ResponseFuture = Pin<Box<dyn Future<Output = Result<Response, Infallible>> + Send>>;
 
-/// The routes of a gRPC service, for a listener of a test.
-#[cfg(test)]
-pub(crate) fn routes_of(routes: tonic::service::Routes) -> Routes {
-    use hyper::service::Service as _;
-
-    let router = hyper_util::service::TowerToHyperService::new(routes.into_axum_router());
-    Arc::new(move |request, _, _| Box::pin(router.call(request.map(axum::body::Body::new))))
+/// Calls a router. The request has its caller in its extensions.
+pub(crate) fn call_router(
+    router: &Router,
+    mut request: Request<Body>,
+    trust: ConnectionTrust,
+    address: CallerAddress,
+) -> ResponseFuture {
+    request.extensions_mut().insert(trust);
+    request.extensions_mut().insert(address);
+    Box::pin(TowerToHyperService::new(router.clone()).call(request))
 }
 
 /// The routes as one connection calls them.
@@ -266,9 +271,9 @@ struct ConnectionRoutes {
 impl HttpCall<Request<Incoming>> for ConnectionRoutes {
     type Response = Response;
     type Error = Infallible;
-    type Future = PendingResponse;
+    type Future = ResponseFuture;
 
-    fn call(&self, request: Request<Incoming>) -> PendingResponse {
+    fn call(&self, request: Request<Incoming>) -> ResponseFuture {
         let Caller { trust, address } = &self.caller;
         trust.head_arrived();
         (self.routes)(request, trust.clone(), *address)

@@ -11,6 +11,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::body::Body;
 use punctual_core::{
     AttemptNo, BrokerId, Due, Epoch, FireId, Namespace, NewTask, Occasion, Outcome, PartitionId,
     Payload, Queue, Schedule, Target, Task, TaskId, TaskKey, Timestamp, Version,
@@ -233,7 +234,10 @@ impl TestPeer {
         runtime.spawn(async move {
             let listener = TcpListener::from_std(listener).unwrap();
             let (_stage, stages) = watch::channel(ConnectionStage::Serve);
-            let (routes, callers) = (listen::routes_of(routes), Callers::Trusted);
+            let (router, callers) = (routes.into_axum_router(), Callers::Trusted);
+            let routes: listen::Routes = Arc::new(move |request, trust, address| {
+                listen::call_router(&router, request.map(Body::new), trust, address)
+            });
             let telemetry = Telemetry::new();
             listen::accept(&listener, tls.as_ref(), routes, callers, stages, &telemetry).await;
         });
