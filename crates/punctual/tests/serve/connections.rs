@@ -21,7 +21,7 @@ fn every_refusal_is_a_problem_document() {
     let lines = "content-type: application/x-ndjson";
     for (method, path, header, body, want, more) in [
         ("GET", "/nowhere", "", "", 404, "not-found"),
-        ("GET", "/", "", "", 404, "not-found"),
+        ("GET", "/console/0/main.js", "", "", 404, "not-found"),
         ("GET", "/v1/shop/tasks/", "", "", 404, "not-found"),
         ("POST", "/v1/shop/nothing", "", "{}", 404, "not-found"),
         ("FOO", "/nowhere", "", "", 404, "not-found"),

@@ -583,7 +583,7 @@ mod tests {
     #[test]
     fn fires_before_a_first_step_in_the_future_are_left_out() {
         for (series, want) in [
-            (every(7000, 990, u32::MAX, Series::default()), [1, 1, 1]),
+            (every(7000, 990, u32::MAX, Series::default()), [1, 2, 0]),
             (every(1000, 990, 25, Series::default()), [10, 5, 0]),
             (seconds(990, u32::MAX), [10, 10, 5]),
             (seconds(990, 12), [2, 0, 0]),
