@@ -378,11 +378,12 @@ impl Request {
 
     /// Changes what would exclude values within the limits of a field.
     fn make_room(&mut self, field: &str) {
+        let is_forecast = self.path.ends_with("/forecast");
         let parameters = self.parameters.iter_mut();
         for (parameter, value) in parameters {
             match (field, parameter["name"].as_str().unwrap()) {
-                ("for", "step") => *value = json!("366d"),
-                ("step", "for") => *value = json!("1000s"),
+                ("for", "step") if is_forecast => *value = json!("366d"),
+                ("step", "for") if is_forecast => *value = json!("1000s"),
                 _ => {}
             }
         }

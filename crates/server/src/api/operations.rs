@@ -48,8 +48,8 @@ pub(crate) struct TaskSelection {
 }
 
 impl TaskSelection {
-    /// Restricts the selection to the tasks that a verb can change. Only paused tasks can be
-    /// resumed; dead tasks are dead letters, which have verbs of their own.
+    /// Restricts the selection to the tasks that a verb can change. A resume without a state is of
+    /// paused tasks; dead tasks are dead letters, which have verbs of their own.
     pub(crate) fn of_verb(mut self, verb: BulkVerb) -> Result<Self, Invalid> {
         match (verb, self.state) {
             (_, StateFilter::Dead) => {
@@ -57,10 +57,6 @@ impl TaskSelection {
                 return Err(Invalid::new("where.state", problem));
             }
             (BulkVerb::Resume, StateFilter::Living) => self.state = StateFilter::Paused,
-            (BulkVerb::Resume, StateFilter::Paused) => {}
-            (BulkVerb::Resume, _) => {
-                return Err(Invalid::new("where.state", "must be paused, or absent, to resume"));
-            }
             _ => {}
         }
         Ok(self)
@@ -322,7 +318,7 @@ mod tests {
             (BulkVerb::Cancel, Dead, None),
             (BulkVerb::Resume, Living, Some(Paused)),
             (BulkVerb::Resume, Paused, Some(Paused)),
-            (BulkVerb::Resume, Scheduled, None),
+            (BulkVerb::Resume, Scheduled, Some(Scheduled)),
             (BulkVerb::Fire, Scheduled, Some(Scheduled)),
         ] {
             let selection = TaskSelection {

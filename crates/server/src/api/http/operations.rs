@@ -12,7 +12,7 @@ use utoipa::ToSchema;
 
 use super::request::{self, BODY_BYTES_MAX, JsonBody, PathName, PathNamespace, QueryParams};
 use super::response::{self, ApiResult};
-use super::tasks::list::{LabelFilter, ListedKind, ListedState, parse_label, state_filter};
+use super::tasks::list::{LabelFilter, ListedKind, parse_label, state_filter};
 use crate::api::operation_list::{BulkOperation, BulkVerb, OperationState, Progress};
 use crate::api::operations::{self, DryRun, NewOperation, TaskSelection, dry_run};
 use crate::api::task_pages::kind_filter;
@@ -36,6 +36,13 @@ struct OperationBody {
     dry_run: bool,
 }
 
+documented!(
+    /// The states of tasks that an operation can change. Dead letters have verbs of their own.
+    OperatedState,
+    "OperatedState",
+    one_of(["scheduled", "firing", "paused", "done"])
+);
+
 /// Tasks that match every condition that is given, as in a list of tasks.
 #[derive(Debug, Deserialize, Serialize, ToSchema)]
 #[serde(deny_unknown_fields, expecting = "a JSON object")]
@@ -43,7 +50,7 @@ struct OperationBody {
 struct WhereBody {
     /// Only tasks in this state. To resume, `paused` is meant if it is absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<ListedState>)]
+    #[schema(value_type = Option<OperatedState>)]
     state: Option<String>,
     /// Only tasks with this kind of schedule; `recurring` is `cron` or `every`.
     #[serde(default, skip_serializing_if = "Option::is_none")]

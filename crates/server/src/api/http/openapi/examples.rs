@@ -90,6 +90,7 @@ fn bodies(operation: &str) -> Vec<(&'static str, Value)> {
         }
         "start_operation" => {
             let filter = json!({
+                "state": "scheduled",
                 "kind": "once",
                 "key_prefix": "order-",
                 "label": "campaign=7",
