@@ -186,10 +186,20 @@ impl Browser {
         self.act_on("xpath", &path, "click", &json!({}));
     }
 
-    /// Replaces the text of an input.
+    /// Replaces the text of an input. The page may be drawn anew meanwhile, so the text is typed
+    /// again until the input has it.
     pub(crate) fn fill(&self, selector: &str, text: &str) {
-        self.act_on("css selector", selector, "clear", &json!({}));
-        self.act_on("css selector", selector, "value", &json!({"text": text}));
+        let value = "return document.querySelector(arguments[0])?.value ?? null";
+        until_ok(|| {
+            self.act_on("css selector", selector, "clear", &json!({}));
+            self.act_on("css selector", selector, "value", &json!({"text": text}));
+            let shown = self.run(value, &[json!(selector)]);
+            if shown == text.trim_end_matches(keys::ENTER) {
+                Ok(())
+            } else {
+                Err(format!("{selector} has {shown}"))
+            }
+        });
     }
 
     /// Chooses an option of a select by its text.
