@@ -36,13 +36,15 @@ fn fill(broker: &TestBroker, receiver: &WebhookReceiver, round: u32) {
         let (status, answer) = broker.put(&format!("{name}-{round}-{number}"), task(when, url));
         assert_eq!(status, 201, "{answer}");
     };
+    let overlapping = r#""every": "300ms", "retry": {"backoff": {"fixed": "1h"}}"#;
     for number in 0..6 {
         put("watch", number, r#""within": "100ms""#, done);
         put("dead-watch", number, r#""within": "100ms""#, &gone);
         put("dead", number, r#""in": "0s""#, &gone);
         put("done", number, r#""in": "0s""#, done);
-        // Its fires overlap: each waits for its retry while the next ones come due.
-        put("overlapping", number, r#""every": "300ms""#, &fails);
+        // Its fires overlap: each waits for its retry, which does not come, while the next ones
+        // come due.
+        put("overlapping", number, overlapping, &fails);
         put("series", number, r#""every": "100ms", "count": 1"#, &gone);
         put("later", number, r#""in": "1h""#, done);
         put("moved", number, r#""in": "1h""#, done);
