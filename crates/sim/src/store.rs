@@ -17,8 +17,8 @@ use punctual_core::{
 };
 use punctual_engine::{Action, Event, LookupResult};
 use punctual_store::{
-    Batch, BatchNo, Change, LeaseStore, MembershipStore, MemoryStore, Resource, Retention,
-    StoreError, TaskStore,
+    Batch, BatchNo, Change, LeaseStore, MembershipStore, MemoryStore, RepairNo, Resource,
+    Retention, StoreError, TaskStore,
 };
 
 use crate::clock::SimClock;
@@ -50,6 +50,8 @@ pub(crate) struct SimStore {
     writes: Vec<(Timestamp, StoredWrite)>,
     /// The last batch of each partition.
     last: BTreeMap<PartitionId, (Epoch, BatchNo)>,
+    /// The last repair of each partition.
+    repairs: BTreeMap<PartitionId, (Epoch, RepairNo)>,
     /// The last epoch under which a batch was accepted.
     accepted: BTreeMap<PartitionId, Epoch>,
     /// A write of an older epoch that was accepted after one of a newer epoch.
@@ -63,8 +65,6 @@ pub(crate) struct SimStore {
     pub(crate) disturbed: BTreeSet<TaskId>,
     /// Tasks in lost batches whose owner is gone too: nothing is promised about them.
     excused: BTreeSet<TaskId>,
-    /// Tasks in lost batches, and others of the same keys, that a late batch was accepted about.
-    pub(crate) overtaken: BTreeSet<TaskId>,
 }
 
 #[derive(Debug, Clone)]
@@ -73,6 +73,8 @@ enum StoredWrite {
     Renewed(Lease, Timestamp),
     Released(Lease),
     Applied(PartitionId, Epoch, Batch),
+    /// A batch was sent again and began a repair.
+    Repaired(PartitionId, Epoch, Batch),
 }
 
 #[derive(Debug, Default)]
@@ -96,13 +98,13 @@ impl SimStore {
             variant,
             writes: Vec::new(),
             last: BTreeMap::new(),
+            repairs: BTreeMap::new(),
             accepted: BTreeMap::new(),
             epoch_decreased: None,
             lost: BTreeMap::new(),
             nothing_lost: true,
             disturbed: BTreeSet::new(),
             excused: BTreeSet::new(),
-            overtaken: BTreeSet::new(),
         }
     }
 
@@ -211,6 +213,12 @@ impl SimStore {
                 self.lost.retain(|_, lost| !lost.batches.is_empty());
                 // A batch that is sent again is applied once.
                 let last = (epoch, batch.number);
+                let repair = (epoch, batch.repair);
+                let begins = self.repairs.insert(partition, repair) != Some(repair);
+                if self.last.get(&partition) == Some(&last) && begins {
+                    let again = StoredWrite::Repaired(partition, epoch, batch.clone());
+                    self.writes.push((at, again));
+                }
                 if self.last.insert(partition, last) != Some(last) {
                     let lies = self.variant == Variant::StoreAppliesWhatItRefuses
                         && batch.changes.iter().any(|change| change.grows())
@@ -281,28 +289,9 @@ impl SimStore {
     }
 
     /// Returns whether nothing is promised about the deliveries of a task in a lost batch: its
-    /// owner is gone too, or a late batch has overtaken it. Otherwise the owner knows what was
-    /// lost.
+    /// owner is gone too. Otherwise the owner knows what was lost.
     pub(crate) fn is_unsettled(&self, id: TaskId) -> bool {
-        self.excused.contains(&id) || self.overtaken.contains(&id)
-    }
-
-    /// Returns the tasks that a late batch changes, and those that have its keys, if one of them
-    /// was in a lost batch: the decisions in it may not have known of it.
-    pub(crate) fn overtaken_by(&self, partition: PartitionId, batch: &Batch) -> BTreeSet<TaskId> {
-        let mut tasks = BTreeSet::new();
-        for change in &batch.changes {
-            tasks.insert(change.task_id());
-            if let Change::Put(task) = &**change
-                && let Some(key) = &task.definition.key
-            {
-                let keys = std::slice::from_ref(key);
-                let found = ready(self.memory.find(partition, &task.definition.namespace, keys));
-                let found = found.expect("the memory store answers");
-                tasks.extend(found.into_iter().flatten().map(|head| head.id));
-            }
-        }
-        if tasks.is_disjoint(&self.disturbed) { BTreeSet::new() } else { tasks }
+        self.excused.contains(&id)
     }
 
     /// Returns the batches that the store has, in order.
@@ -335,13 +324,19 @@ impl SimStore {
                     self.disturbed.extend(&lost.tasks);
                     self.nothing_lost = false;
                 }
+                StoredWrite::Repaired(partition, ..)
+                    if at > since && owned_since.get(&partition).is_some_and(|it| index > *it) => {}
                 writes => kept.push((at, writes)),
             }
         }
         self.writes = kept;
         self.last.clear();
+        self.repairs.clear();
         for (_, writes) in &self.writes {
-            if let StoredWrite::Applied(partition, epoch, batch) = writes {
+            if let StoredWrite::Applied(partition, epoch, batch)
+            | StoredWrite::Repaired(partition, epoch, batch) = writes
+            {
+                self.repairs.insert(*partition, (*epoch, batch.repair));
                 self.last.insert(*partition, (*epoch, batch.number));
             }
         }
@@ -362,7 +357,8 @@ impl SimStore {
                     ready(self.memory.renew(held, lease, *sent_at)).map(drop)
                 }
                 StoredWrite::Released(held) => ready(self.memory.release(held)),
-                StoredWrite::Applied(partition, epoch, batch) => {
+                StoredWrite::Applied(partition, epoch, batch)
+                | StoredWrite::Repaired(partition, epoch, batch) => {
                     ready(self.memory.apply(*partition, *epoch, batch.clone()))
                 }
             };

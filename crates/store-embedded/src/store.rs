@@ -8,7 +8,7 @@
 
 mod leases;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
 use std::path::Path;
 use std::sync::Arc;
@@ -24,8 +24,8 @@ use punctual_journal::{
 };
 use punctual_store::{
     Batch, BatchNo, CountedGroup, CountedNamespace, Counts, DueCounts, DueSteps, Filter,
-    FireFilter, FirePosition, Head, Page, Position, Resource, Retention, StoreError, Swept,
-    TaskStore,
+    FireFilter, FirePosition, Head, Page, Position, RepairNo, Resource, Retention, StoreError,
+    Swept, TaskStore,
 };
 use tokio::sync::{Mutex, oneshot};
 
@@ -74,6 +74,9 @@ type CommitResult = oneshot::Receiver<Result<(), StoreError>>;
 struct Admission {
     seats: BTreeMap<Seat, Lease>,
     batches: Vec<Option<BatchNo>>,
+    /// The last repair of each partition and its epoch. Only in memory: an owner does not outlive
+    /// the store.
+    repairs: HashMap<PartitionId, (Epoch, RepairNo)>,
 }
 
 impl EmbeddedStore {
@@ -131,6 +134,7 @@ impl EmbeddedStore {
             Admission {
                 seats: state.leases.clone(),
                 batches: state.partitions.iter().map(|own| own.batch).collect(),
+                repairs: HashMap::new(),
             }
         };
         let numbers = RunNumbers(meta.run_next);
@@ -256,10 +260,10 @@ impl EmbeddedStore {
         &self,
         partition: PartitionId,
         epoch: Epoch,
-        number: BatchNo,
+        (number, repair): (BatchNo, RepairNo),
     ) -> Result<bool, StoreError> {
-        let admission = self.admission.lock().await;
-        let last = admission.check(partition, epoch, number)?;
+        let mut admission = self.admission.lock().await;
+        let last = admission.check(partition, epoch, (number, repair))?;
         if last != Some(number) {
             let applied = self.core.state()?.partition(partition).batch;
             if applied != last {
@@ -269,6 +273,7 @@ impl EmbeddedStore {
             }
             return Ok(false);
         }
+        admission.repairs.insert(partition, (epoch, repair));
         self.settle_admitted().await?;
         Ok(true)
     }
@@ -283,14 +288,19 @@ fn read<T>(
 }
 
 impl Admission {
-    /// Checks the epoch and the number of a batch; returns the number that was admitted last.
+    /// Checks the epoch, the number and the repair of a batch; returns the number that was
+    /// admitted last.
     fn check(
         &self,
         partition: PartitionId,
         ours: Epoch,
-        given: BatchNo,
+        (given, repair): (BatchNo, RepairNo),
     ) -> Result<Option<BatchNo>, StoreError> {
         self.fence(partition, ours)?;
+        let seen = self.repairs.get(&partition).filter(|(epoch, _)| *epoch == ours);
+        if seen.is_some_and(|(_, seen)| repair < *seen) {
+            return Err(StoreError::Fenced { partition, ours, current: ours });
+        }
         let last = self.batches[usize::from(partition.get())];
         let expected = last.map_or(BatchNo::FIRST, BatchNo::next);
         if last == Some(given) || expected == given {
@@ -327,8 +337,8 @@ impl TaskStore for EmbeddedStore {
         spare: Duration,
     ) -> Result<(), StoreError> {
         self.core.check_partition(partition)?;
-        let number = batch.number;
-        if self.admit_again(partition, epoch, number).await? {
+        let (number, repair) = (batch.number, batch.repair);
+        if self.admit_again(partition, epoch, (number, repair)).await? {
             return Ok(());
         }
         let class = class_of(&batch);
@@ -341,13 +351,16 @@ impl TaskStore for EmbeddedStore {
         };
         self.core.throttle(class).await;
         let mut admission = self.admission.lock().await;
-        let last = admission.check(partition, epoch, number)?;
+        let last = admission.check(partition, epoch, (number, repair))?;
         if last == Some(number) {
             drop(admission);
             return self.settle_admitted().await;
         }
         let (result, turn) = self.append_here(commit, class, spare).await?;
         admission.batches[usize::from(partition.get())] = Some(number);
+        if repair > RepairNo::NONE {
+            admission.repairs.insert(partition, (epoch, repair));
+        }
         // Other partitions are admitted while this thread writes.
         drop(admission);
         if let Some(turn) = turn {

@@ -304,7 +304,7 @@ impl TaskStore for RedisStore {
     ) -> Result<(), StoreError> {
         let keys = self.keys(partition)?;
         let seat = Seat::Partition(partition);
-        let number = batch.number;
+        let (number, repair) = (batch.number, batch.repair);
         let arguments = BatchArguments::of(epoch, batch);
         if arguments.bytes() > BATCH_BYTES_MAX {
             let bytes = arguments.bytes();
@@ -319,6 +319,7 @@ impl TaskStore for RedisStore {
             .number(number.get())
             .arg(before)
             .number(u8::from(arguments.grows))
+            .number(repair.get())
             .batch(arguments);
         let sent = self.writes(seat).call_and_wait(&call, self.wait).await;
         let WaitedReply { value, waited } = self.explained(partition, sent).await?;
@@ -346,6 +347,8 @@ impl TaskStore for RedisStore {
                 self.rewound(self.epochs.gap(partition, epoch, last));
                 Err(StoreError::Gap { partition, expected: last.next(), given: number })
             }
+            // Sent before a repair, and arrived after it began.
+            (4, _) => Err(StoreError::Fenced { partition, ours: epoch, current: epoch }),
             _ => Err(reply::unexpected("a result of apply")),
         }
     }

@@ -280,21 +280,52 @@ impl BatchNo {
     }
 }
 
+/// Counts the repairs of one epoch of one partition: how often its owner has begun to send again
+/// what the store had lost. A store refuses batches of an earlier repair than the last it has seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RepairNo(u64);
+
+impl RepairNo {
+    /// Before the first repair.
+    pub const NONE: Self = Self(0);
+
+    /// Returns the number.
+    #[must_use]
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+
+    /// Returns the number of the next repair.
+    #[must_use]
+    pub const fn next(self) -> Self {
+        Self(self.0 + 1)
+    }
+}
+
 /// Changes that a store makes together or not at all.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Batch {
     /// Distinguishes a batch that is sent again from a new one.
     pub number: BatchNo,
+    /// The last repair that its owner had begun when it sent the batch.
+    pub repair: RepairNo,
     /// The changes, in the order in which they take effect. Shared, because the owner keeps them
     /// until it knows the result of the batch.
     pub changes: Vec<Arc<Change>>,
 }
 
 impl Batch {
-    /// Creates a batch.
+    /// Creates a batch of an owner that has repaired nothing.
     #[must_use]
     pub fn new(number: BatchNo, changes: Vec<Change>) -> Self {
-        Self { number, changes: changes.into_iter().map(Arc::new).collect() }
+        let changes = changes.into_iter().map(Arc::new).collect();
+        Self { number, repair: RepairNo::NONE, changes }
+    }
+
+    /// Returns the same batch as its owner sends it after it has begun a repair.
+    #[must_use]
+    pub fn in_repair(self, repair: RepairNo) -> Self {
+        Self { repair, ..self }
     }
 
     /// The largest number of changes in one batch. A store writes a batch as one piece, which must

@@ -103,6 +103,7 @@ macro_rules! conformance {
                 no_reader_sees_a_part_of_a_batch,
                 the_last_batch_sent_again_returns_ok_and_changes_nothing,
                 any_other_number_than_the_next_is_a_gap,
+                a_repair_fences_batches_that_were_sent_before_it,
                 batch_numbers_start_at_one_in_each_epoch,
                 an_empty_batch_is_accepted;
             order:

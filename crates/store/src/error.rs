@@ -10,7 +10,8 @@ use crate::change::BatchNo;
 /// changed.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// Stop writing: another broker owns the partition, or this one never acquired it.
+    /// Stop writing: another broker owns the partition, or this one never acquired it, or its owner
+    /// has begun a repair since it sent the batch (then both epochs are the same).
     #[error(
         "write to partition {partition} refused: it carries epoch {ours}, the store is at \
          {current}; another broker owns the partition, or none does"

@@ -26,7 +26,7 @@ mod task_store;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 
-pub use change::{Batch, BatchNo, Change, Prior};
+pub use change::{Batch, BatchNo, Change, Prior, RepairNo};
 pub use counts::{CountedNamespace, Counts, count};
 pub use due::{DueCounts, DueHour, DueMinute, DueMove, DueSteps, due_move, minute_of};
 pub use error::{Damage, Resource, StoreError};

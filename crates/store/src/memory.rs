@@ -24,7 +24,7 @@ use punctual_core::{
 use self::history::MemoryHistory;
 use self::membership::MemberTable;
 use self::partition::MemoryPartition;
-use crate::change::{Batch, BatchNo};
+use crate::change::{Batch, BatchNo, RepairNo};
 use crate::counts::{CountedNamespace, Counts};
 use crate::due::{DueCounts, DueSteps};
 use crate::error::StoreError;
@@ -83,11 +83,18 @@ impl StoreTime {
     }
 }
 
-/// A partition, and the number of the last batch of its current owner.
-#[derive(Debug, Default)]
+/// A partition, and the number and the repair of the last batch of its current owner.
+#[derive(Debug)]
 struct OwnedPartition {
     partition: MemoryPartition,
     last: Option<BatchNo>,
+    repair: RepairNo,
+}
+
+impl Default for OwnedPartition {
+    fn default() -> Self {
+        Self { partition: MemoryPartition::default(), last: None, repair: RepairNo::NONE }
+    }
 }
 
 impl MemoryStore {
@@ -176,13 +183,18 @@ impl TaskStore for MemoryStore {
         state.fence(partition, epoch)?;
         let MemoryState { partitions, history, .. } = &mut *state;
         let owned = &mut partitions[usize::from(partition.get())];
+        if batch.repair < owned.repair {
+            return Err(StoreError::Fenced { partition, ours: epoch, current: epoch });
+        }
         if owned.last == Some(batch.number) {
+            owned.repair = batch.repair;
             return Ok(());
         }
         let expected = owned.last.map_or(BatchNo::FIRST, BatchNo::next);
         if batch.number != expected {
             return Err(StoreError::Gap { partition, expected, given: batch.number });
         }
+        owned.repair = batch.repair;
         for change in batch.changes {
             if let Some(record) = owned.partition.apply(Arc::unwrap_or_clone(change)) {
                 history.keep(partition, record);
@@ -358,7 +370,8 @@ impl LeaseStore for MemoryStore {
         let epoch =
             epoch.ok_or_else(|| StoreError::Broken(format!("the epochs of {seat} are used up")))?;
         if let Seat::Partition(partition) = seat {
-            state.owned(partition)?.last = None;
+            let owned = state.owned(partition)?;
+            (owned.last, owned.repair) = (None, RepairNo::NONE);
         }
         let lease = Lease { seat, broker: broker.clone(), epoch, until: now.after(ttl) };
         state.seats.insert(seat, StoredLease { lease: lease.clone(), expires_at: time.after(ttl) });
@@ -411,7 +424,7 @@ mod tests {
         run(async {
             let store = MemoryStore::default();
             let outside = partition(1);
-            let batch = Batch { number: BatchNo::FIRST, changes: Vec::new() };
+            let batch = Batch::new(BatchNo::FIRST, Vec::new());
             let seat = Seat::Partition(outside);
             let (broker, retention) = (broker("a:1"), Retention::default());
             for error in [

@@ -38,6 +38,11 @@ use crate::query::{Filter, FireFilter, FirePosition, Head, Page, Position, Reten
 /// not contents. Any other number than the next one returns [`StoreError::Gap`] and changes
 /// nothing.
 ///
+/// **Repairs.** An owner whose store has lost batches begins a repair: it sends them again under
+/// their numbers and a higher [`Batch::repair`]. Once a store has accepted a batch of a repair, new
+/// or sent again, it returns [`StoreError::Fenced`] for every batch of an earlier repair of that
+/// epoch, also if its number is the next. A refused batch begins no repair.
+///
 /// **Order.** Tasks are ordered by `fire_at`, then by id. `fire_at` is the time at which a task is
 /// due now, after every postponement and retry.
 ///

@@ -41,15 +41,11 @@ impl Owner {
     }
 
     pub(crate) fn on_applied(&mut self, result: Result<(), StoreError>, now: Timestamp) {
-        let gap = matches!(result, Err(StoreError::Gap { .. }));
-        if !self.writer.is_repairing()
-            && !gap
-            && let Some(error) = self.writer.take_stop()
-        {
-            return self.stop(error);
-        }
         match (result, self.writer.repairing()) {
             (Ok(()), Some(number)) => {
+                if self.writer.fence_doubt() {
+                    self.undo_unfounded(now);
+                }
                 self.writer.repair_from(number.next());
                 if !self.writer.is_repairing() {
                     self.end_repair(now);
@@ -74,12 +70,12 @@ impl Owner {
                 self.send_again(now);
             }
             (Err(StoreError::Gap { expected, given, partition }), _) if expected < given => {
-                if !self.writer.repair_from(expected) {
+                if !self.writer.begin_repair(expected) {
                     self.writer.refused();
                     return self.stop(StoreError::Gap { expected, given, partition });
                 }
                 tracing::warn!(%partition, ?expected, ?given, "store lost batches; repair begins");
-                self.begin_repair(expected, now);
+                self.begin_repair(now);
                 self.actions.push(Action::Apply(self.writer.batch()));
             }
             (Err(error @ StoreError::Fenced { .. }), _) => {

@@ -9,7 +9,6 @@ use punctual_store::{Change, Prior};
 use smallvec::SmallVec;
 
 use crate::commands::read_tracker::ReadToken;
-use crate::commit::retained_batches::ChangeSubjects;
 use crate::handle::call::Requester;
 use crate::handle::error::EngineError;
 use crate::handle::reply::{Cancelled, Reply, Scheduled};
@@ -187,14 +186,6 @@ impl Decision {
     /// Whether the decision creates a task.
     pub(crate) fn grows(&self) -> bool {
         self.changes.iter().any(|change| change.grows())
-    }
-
-    /// Returns the tasks and keys that the decision rests on or changes.
-    pub(crate) fn subjects(&self) -> ChangeSubjects {
-        let mut subjects: ChangeSubjects = self.changes.iter().map(Arc::as_ref).collect();
-        let subject = self.requester.as_ref().and_then(|requester| requester.subject.as_ref());
-        subject.into_iter().for_each(|subject| subjects.add(subject));
-        subjects
     }
 }
 

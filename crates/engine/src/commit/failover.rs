@@ -6,13 +6,12 @@
 //! it. Without this, a task whose cancel was lost would fire.
 //!
 //! No command is answered as not done if a batch that was sent before may still do it. A batch in
-//! doubt is refused only while batches before it are missing; it may arrive right behind the last
-//! of them, so it stays unchanged. If one of its decisions may rest on what the store had lost, an
-//! empty batch takes its number after the repair and the owner stops: which of the two was written
-//! is not known, and the next epoch fences the other. `writer` has the batches and sends them.
+//! doubt is refused while batches before it are missing, and could arrive right behind the last of
+//! them. So every repair has a number, and the first batch of it that the store accepts fences all
+//! that was sent before (`docs/adr/0029-fence-before-repair.md`). From then on the decisions in
+//! doubt are certainly not written. `writer` has the batches and sends them.
 
 use punctual_core::Timestamp;
-use punctual_store::BatchNo;
 
 use crate::commit::decision::{Decision, Effect};
 use crate::handle::error::EngineError;
@@ -21,10 +20,15 @@ use crate::owner::Owner;
 impl Owner {
     /// Undoes decisions that may rest on what the store has lost. Their callers get
     /// [`EngineError::Stopped`] and try again, unless the decision may still be written.
-    pub(crate) fn begin_repair(&mut self, expected: BatchNo, now: Timestamp) {
+    pub(crate) fn begin_repair(&mut self, now: Timestamp) {
         self.loader.restart();
         self.take_all_effects(now);
-        for decision in self.writer.take_unfounded(expected, self.tenure.partition()) {
+        self.undo_unfounded(now);
+    }
+
+    /// The same for the decisions that are in doubt no longer.
+    pub(crate) fn undo_unfounded(&mut self, now: Timestamp) {
+        for decision in self.writer.take_unfounded() {
             self.drop_read(&decision);
             self.undo(decision, EngineError::Stopped, now);
         }

@@ -9,8 +9,8 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use punctual_core::{PartitionId, Timestamp};
-use punctual_store::{Batch, BatchNo, StoreError};
+use punctual_core::Timestamp;
+use punctual_store::{Batch, BatchNo, RepairNo};
 
 use crate::commit::decision::Decision;
 use crate::commit::retained_batches::RetainedBatches;
@@ -28,16 +28,15 @@ pub(crate) struct BatchWriter {
     decisions: VecDeque<Decision>,
     durable: usize,
     sent: usize,
-    /// The batch in flight was sent before, and its result is not known: it is sent unchanged, or
-    /// never again.
+    /// The batch in flight was sent before, and its result is not known: it is sent unchanged,
+    /// until a repair fences the earlier sendings.
     in_doubt: bool,
     /// Acknowledged batches, for a store that may lose them.
     retained: Option<RetainedBatches>,
     /// The retained batch that is in flight, because the store has lost it.
     repairing: Option<BatchNo>,
-    /// Why the owner stops once the store has every batch that it had lost, and an empty batch in
-    /// place of the one in doubt.
-    stops: Option<StoreError>,
+    /// The last repair. A store that has seen a batch of it refuses whatever was sent before.
+    repair: RepairNo,
     /// When the store is asked whether it still has the last batch.
     confirms_at: Option<Timestamp>,
 }
@@ -52,7 +51,7 @@ impl BatchWriter {
             in_doubt: false,
             retained: retains.then(RetainedBatches::default),
             repairing: None,
-            stops: None,
+            repair: RepairNo::NONE,
             confirms_at: None,
         }
     }
@@ -132,12 +131,7 @@ impl BatchWriter {
     pub(crate) fn batch(&self) -> Batch {
         let lost = self.repairing.and_then(|number| self.retained.as_ref()?.get(number));
         if let Some(batch) = lost {
-            return batch.clone();
-        }
-        if self.stops.is_some() {
-            // Takes the number of the batch in doubt, so that it is not written if that can still
-            // be prevented.
-            return Batch { number: self.next, changes: Vec::new() };
+            return batch.clone().in_repair(self.repair);
         }
         self.latest()
     }
@@ -147,7 +141,7 @@ impl BatchWriter {
         // Sized before: the largest are some megabytes, which growing would copy several times.
         let mut changes = Vec::with_capacity(self.in_flight().map(|it| it.changes.len()).sum());
         changes.extend(self.in_flight().flat_map(|decision| &decision.changes).cloned());
-        Batch { number: self.next, changes }
+        Batch { number: self.next, repair: self.repair, changes }
     }
 
     /// The store has written the batch of the latest decisions.
@@ -215,8 +209,14 @@ impl BatchWriter {
         self.repairing
     }
 
-    /// Sends the retained batches from a number on, then the one that the store refused. Returns
-    /// `false` if that number is not retained.
+    /// Begins a repair: sends the retained batches from a number on, then the one that the store
+    /// refused. Returns `false` if that number is not retained.
+    pub(crate) fn begin_repair(&mut self, number: BatchNo) -> bool {
+        self.repair = self.repair.next();
+        self.repair_from(number)
+    }
+
+    /// Continues a repair with the batch of a number. Returns `false` if it is not retained.
     pub(crate) fn repair_from(&mut self, number: BatchNo) -> bool {
         self.repairing = (number < self.next).then_some(number);
         let retained = |number| self.retained.as_ref().is_some_and(|it| it.get(number).is_some());
@@ -230,23 +230,16 @@ impl BatchWriter {
         }
     }
 
-    /// Returns why the owner stops, once no repair is left.
-    pub(crate) const fn take_stop(&mut self) -> Option<StoreError> {
-        self.stops.take()
+    /// The store has a batch of the repair, so no earlier sending of the batch in doubt is ever
+    /// written. Returns whether there was one.
+    pub(crate) const fn fence_doubt(&mut self) -> bool {
+        std::mem::replace(&mut self.in_doubt, false)
     }
 
     /// Removes the decisions that may rest on what the store has lost and returns them. A batch in
-    /// doubt stays unchanged; if one of its decisions may be wrong, the owner stops after the
-    /// repair. Every durable decision must have taken effect.
-    pub(crate) fn take_unfounded(
-        &mut self,
-        expected: BatchNo,
-        partition: PartitionId,
-    ) -> Vec<Decision> {
+    /// doubt stays unchanged until it is fenced. Every durable decision must have taken effect.
+    pub(crate) fn take_unfounded(&mut self) -> Vec<Decision> {
         let in_doubt = if self.in_doubt { self.sent } else { 0 };
-        if in_doubt > 0 && self.rests_on_lost(expected) {
-            self.stops = Some(StoreError::Gap { partition, expected, given: self.next });
-        }
         let decisions = std::mem::take(&mut self.decisions);
         let sent = std::mem::take(&mut self.sent);
         let mut unfounded = Vec::new();
@@ -266,17 +259,6 @@ impl BatchWriter {
             self.sent = 1;
         }
         unfounded
-    }
-
-    /// Whether a decision in flight may have been made with what the store lacked.
-    fn rests_on_lost(&self, expected: BatchNo) -> bool {
-        let Some(retained) = &self.retained else {
-            return false;
-        };
-        let lost = retained.subjects_since(expected);
-        let decisions = self.in_flight().filter(|decision| !decision.confirms_read());
-        let mut decisions = decisions.filter(|decision| decision.rests_on_lookup());
-        decisions.any(|decision| decision.subjects().intersects(&lost))
     }
 
     /// The store has every batch that it had lost. It may lose them again, so it is asked later.

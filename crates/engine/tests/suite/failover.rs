@@ -261,17 +261,16 @@ fn perform(fixture: &mut OwnerFixture, which: impl Fn(&Action) -> bool) {
 }
 
 #[test]
-fn a_first_sending_that_arrives_after_the_repair_decides_the_reply() {
+fn a_first_sending_that_arrives_after_the_repair_is_fenced_and_its_caller_tries_again() {
     let mut fixture = OwnerFixture::new();
-    let (mut created, late) = in_doubt_after_a_failover(&mut fixture, "b");
+    let (mut refused, late) = in_doubt_after_a_failover(&mut fixture, "b");
     perform_write(&mut fixture);
+    assert!(refused.try_recv().is_err(), "an earlier sending may still arrive");
     perform_write(&mut fixture);
-    assert!(created.try_recv().is_err(), "the result is not known yet");
-    fixture.write(late).unwrap();
+    assert!(matches!(fixture.write(late), Err(StoreError::Fenced { .. })));
     fixture.run();
-    let Ok(Scheduled::Created(task)) = created.try_recv().unwrap() else {
-        panic!("written and not answered as created")
-    };
+    assert_eq!(refused.try_recv().unwrap(), Err(EngineError::Stopped));
+    let task = fixture.schedule(keyed("b", secs(40)));
     assert_eq!(fixture.get(key("b")), Ok(task));
     assert_eq!(fixture.counts().scheduled, 2);
     fixture.advance(secs(60));
@@ -279,29 +278,37 @@ fn a_first_sending_that_arrives_after_the_repair_decides_the_reply() {
 }
 
 #[test]
-fn a_batch_in_doubt_that_may_be_wrong_stops_the_owner_after_the_repair() {
+fn a_batch_in_doubt_that_was_decided_without_what_was_lost_is_never_written() {
     let mut fixture = OwnerFixture::new();
     // The store has no such key now, so this would be a second task with that key.
-    let (mut created, late) = in_doubt_after_a_failover(&mut fixture, "a");
+    let (mut refused, late) = in_doubt_after_a_failover(&mut fixture, "a");
     perform_write(&mut fixture);
     let mut keyless = fixture.send_schedule(once(secs(50)), Condition::Always);
     perform_write(&mut fixture);
-    perform_write(&mut fixture);
-    assert!(matches!(fixture.stopped, Some(StoreError::Gap { .. })), "{:?}", fixture.stopped);
-    assert_eq!(created.try_recv().unwrap(), Err(EngineError::Lost));
-    assert_eq!(keyless.try_recv().unwrap(), Err(EngineError::Stopped), "never sent");
-    let old = fixture.ownership.epoch;
-    let arrives = |fixture: &OwnerFixture| ready(fixture.store.apply(PARTITION, old, late.clone()));
-    assert!(arrives(&fixture).is_ok(), "its number is taken");
-    fixture.crash();
-    assert!(matches!(arrives(&fixture), Err(StoreError::Fenced { .. })));
-    assert_eq!(
-        fixture.counts().scheduled,
-        1,
-        "the task that was acknowledged is there, and no other"
-    );
+    assert_eq!(refused.try_recv().unwrap(), Err(EngineError::Stopped));
+    assert!(matches!(fixture.write(late), Err(StoreError::Fenced { .. })));
+    fixture.run();
+    assert!(keyless.try_recv().unwrap().is_ok());
+    assert_eq!(fixture.counts().scheduled, 2);
+    assert_eq!(fixture.cancel(key("a")), Ok(Cancelled::Cancelled));
     fixture.advance(secs(60));
-    assert_eq!(fixture.sent.len(), 1);
+    assert_eq!(fixture.sent.len(), 1, "{:?}", fixture.stopped);
+}
+
+#[test]
+fn a_store_that_fails_over_during_a_repair_is_repaired_and_fenced_again() {
+    let mut fixture = OwnerFixture::new();
+    let (mut refused, late) = in_doubt_after_a_failover(&mut fixture, "a");
+    perform_write(&mut fixture);
+    perform_write(&mut fixture);
+    // The store loses the repair, and with it that it had begun.
+    fixture.lose_batches(1);
+    fixture.run();
+    assert_eq!(refused.try_recv().unwrap(), Err(EngineError::Stopped));
+    assert!(matches!(fixture.write(late), Err(StoreError::Fenced { .. })));
+    assert_eq!(fixture.counts().scheduled, 1);
+    fixture.advance(secs(60));
+    assert_eq!(fixture.sent.len(), 1, "{:?}", fixture.stopped);
 }
 
 #[test]

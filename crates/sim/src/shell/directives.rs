@@ -89,6 +89,7 @@ impl Simulation {
             budget,
             retains_batches: true,
             render_record: |record| record.fire_id.to_string().into(),
+            load_ahead: OwnerConfig::LOAD_AHEAD,
         };
         let mut owner = Owner::new(Ownership { partition, epoch, until }, terms, local_time);
         let inherited = in_flight.len();

@@ -110,18 +110,7 @@ impl Simulation {
             return;
         }
         let id = self.brokers[broker].id.clone();
-        let overtaken = match &request {
-            StoreRequest::Owner(partition, _, OwnerAction::Apply(batch))
-                if self.given_up.contains(&number) =>
-            {
-                self.store.overtaken_by(*partition, batch)
-            }
-            _ => BTreeSet::new(),
-        };
         let answer = self.store.answer(&id, request, self.now);
-        if matches!(answer, StoreAnswer::Owner(_, _, OwnerEvent::Applied(Ok(())))) {
-            self.store.overtaken.extend(overtaken);
-        }
         let cut = self
             .cut_store
             .get(&broker)

@@ -18,7 +18,7 @@ pub fn meta(cluster: &str) -> String {
 }
 
 /// Returns the key of the lease of a seat: a hash of `epoch`, `token`, `broker`, `until`, `expires`
-/// and, for a partition, `batch`.
+/// and, for a partition, `batch` and `repair`.
 #[must_use]
 pub fn own(cluster: &str, seat: Seat) -> String {
     match seat {

@@ -41,7 +41,8 @@ local granted = string.format('%d', next)
 -- Stored tasks need an owner to fire, with or without free memory.
 redis.call('HDEL', KEYS[1], '')
 redis.call('HSET', KEYS[1], 'epoch', granted, 'broker', ARGV[1], 'until', ARGV[3],
-  'token', ARGV[4], 'batch', '0', 'expires', string.format('%d', now + tonumber(ARGV[2])))
+  'token', ARGV[4], 'batch', '0', 'repair', '0',
+  'expires', string.format('%d', now + tonumber(ARGV[2])))
 
 -- An earlier version did not write the set of namespaces: fills it from the counts, once.
 if KEYS[3] and redis.call('EXISTS', KEYS[3]) == 0 then

@@ -5,6 +5,7 @@
 -- ARGV 1 epoch  2 token, or '' if the sender does not know it
 --      3 number of the batch  4 the number before it
 --      5 '1' if the batch has new tasks, which need free memory; else '0'
+--      6 the last repair that the sender had begun
 --      then sections, each a count n and n arguments:
 --        restored         ids of ended tasks that are redriven
 --        restored fires   for each of these: the fire that the id leads to
@@ -34,6 +35,7 @@
 -- Returns {0, fields ...} made, but these counts could not be moved
 --         {1} was made before · {2, epoch} another broker owns the partition
 --         {3, number} the last batch is this one, so ARGV 3 is not the next
+--         {4} the owner has begun a later repair since it sent the batch
 --
 -- The script does not decode values; it decides by numbers, ids and names. The value of a task
 -- starts with a 0 byte if it is the record of a task that ended with its first fire. Replacing the
@@ -42,16 +44,21 @@
 -- Arguments of one command: about 8,000 fit on the Lua stack. Pairs and triples stay together.
 local STEP = 4200
 
-local own = redis.call('HMGET', KEYS[1], 'epoch', 'token', 'batch')
+local own = redis.call('HMGET', KEYS[1], 'epoch', 'token', 'batch', 'repair')
 if own[1] ~= ARGV[1] or (ARGV[2] ~= '' and own[2] ~= ARGV[2]) then
   return {2, own[1] or '0'}
+end
+-- A repair that cannot be read counts as none: this batch writes it again.
+local repair = tonumber(own[4] or '0') or 0
+if repair > tonumber(ARGV[6]) then
+  return {4}
 end
 if own[3] == ARGV[3] and ARGV[3] ~= '0' then
   -- The number is written again, so that a WAIT over another connection covers this batch. Removes
   -- first: without free memory, Redis accepts removals, and lets a script that has written
   -- continue.
   redis.call('HDEL', KEYS[1], '')
-  redis.call('HSET', KEYS[1], 'batch', ARGV[3])
+  redis.call('HSET', KEYS[1], 'batch', ARGV[3], 'repair', ARGV[6])
   return {1}
 end
 if own[3] ~= ARGV[4] then
@@ -63,9 +70,13 @@ end
 if ARGV[5] == '0' then
   redis.call('HDEL', KEYS[1], '')
 end
-redis.call('HSET', KEYS[1], 'batch', ARGV[3])
+if repair == tonumber(ARGV[6]) then
+  redis.call('HSET', KEYS[1], 'batch', ARGV[3])
+else
+  redis.call('HSET', KEYS[1], 'batch', ARGV[3], 'repair', ARGV[6])
+end
 
-local at = 6
+local at = 7
 local function section()
   local first = at + 1
   at = first + tonumber(ARGV[at])

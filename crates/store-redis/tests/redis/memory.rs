@@ -35,7 +35,7 @@ async fn without_memory_new_tasks_are_refused_and_existing_ones_are_settled_and_
         .renew(&lease.expect("the lease is held"), TTL, NOW)
         .await
         .expect("renewing needs no memory");
-    let again = Batch { number: BatchNo::new(3), changes: Vec::new() };
+    let again = Batch::new(BatchNo::new(3), Vec::new());
     writer.store.apply(P, writer.epoch, again).await.expect("already applied");
     server.cli(&["CONFIG", "SET", "maxmemory", "0"]);
     writer.send(put(&tasks)).await.expect("there is memory again");

@@ -99,8 +99,12 @@ impl<'a, S: TaskStore + LeaseStore> TestOwner<'a, S> {
 
     /// Sends a batch with the given number. The next number does not change.
     pub async fn send(&self, number: BatchNo, changes: Vec<Change>) -> Result<(), StoreError> {
+        self.send_batch(Batch::new(number, changes)).await
+    }
+
+    /// Sends a batch. The next number does not change.
+    pub async fn send_batch(&self, batch: Batch) -> Result<(), StoreError> {
         let OwnerState { partition, lease, .. } = &self.state;
-        let batch = Batch::new(number, changes);
         self.store.apply(*partition, lease.epoch, batch).await
     }
 

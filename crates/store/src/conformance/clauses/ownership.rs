@@ -2,9 +2,9 @@
 
 use std::cell::Cell;
 
-use punctual_core::{Epoch, FireEnd, FireId, PARTITIONS_MAX, PartitionId, Seat};
+use punctual_core::{Epoch, FireEnd, FireId, PARTITIONS_MAX, PartitionId, Seat, Task};
 
-use crate::change::{Batch, BatchNo, Change};
+use crate::change::{Batch, BatchNo, Change, RepairNo};
 use crate::conformance::StoreUnderTest;
 use crate::conformance::fixtures::{
     NOW, TTL, at, broker, die, epoch, id, key, letter, next_fire, partition, postpone, settle,
@@ -290,6 +290,34 @@ pub async fn batch_numbers_start_at_one_in_each_epoch<S: StoreUnderTest>(under_t
     // The first batch of this epoch is not a repetition of the first batch of the last epoch.
     new.apply(vec![settle(&task, FireEnd::Done, NOW)]).await;
     assert_eq!(new.load().await, []);
+}
+
+pub async fn a_repair_fences_batches_that_were_sent_before_it<S: StoreUnderTest>(under_test: &S) {
+    let store = under_test.open().await;
+    let mut owner = TestOwner::first(&store).await;
+    let (first, late) = (owner.task(at(1)).build(), owner.task(at(2)).build());
+    owner.put([&first]).await;
+    let (one, two) = (RepairNo::NONE.next(), RepairNo::NONE.next().next());
+    let batch = |number, repair, task: &Task| {
+        Batch::new(BatchNo::new(number), vec![Change::Put(task.clone())]).in_repair(repair)
+    };
+    // A refused batch begins no repair.
+    let refused = owner.send_batch(batch(3, two, &late)).await;
+    assert!(matches!(refused, Err(StoreError::Gap { .. })), "{refused:?}");
+    // A batch that is sent again begins one, and is made once.
+    owner.send_batch(batch(1, one, &first)).await.expect("made before");
+    for number in [1, 2, 3] {
+        let fenced = owner.send_batch(batch(number, RepairNo::NONE, &late)).await;
+        assert!(matches!(fenced, Err(StoreError::Fenced { .. })), "{number}: {fenced:?}");
+    }
+    assert_eq!(owner.load().await, [first.clone()]);
+    // So does a new batch.
+    owner.send_batch(batch(2, two, &late)).await.expect("the next batch");
+    let fenced = owner.send_batch(batch(3, one, &late)).await;
+    assert!(matches!(fenced, Err(StoreError::Fenced { .. })), "{fenced:?}");
+    assert_eq!(owner.load().await, [first, late]);
+    // The next epoch has repaired nothing.
+    TestOwner::first(&store).await.apply(Vec::new()).await;
 }
 
 pub async fn an_empty_batch_is_accepted<S: StoreUnderTest>(under_test: &S) {
