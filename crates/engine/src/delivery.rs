@@ -63,6 +63,16 @@ impl DeliveryState {
         self.lanes.in_flight()
     }
 
+    /// Returns how many deliveries to queues are in flight.
+    pub(crate) const fn in_flight_to_queues(&self) -> usize {
+        self.lanes.in_flight_to_queues()
+    }
+
+    /// Returns when lanes without a share of the budget are served again, if there are any.
+    pub(crate) fn next_share(&self) -> Option<Timestamp> {
+        self.lanes.lacks_share().then_some(self.parks_at)
+    }
+
     /// Whether a lane may have something to send.
     pub(crate) const fn has_ready(&self) -> bool {
         self.lanes.has_ready()

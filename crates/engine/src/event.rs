@@ -13,6 +13,7 @@ use crate::delivery::lane_view::{LaneQuery, OwnerView};
 use crate::gauges::Gauges;
 use crate::handle::call::Call;
 use crate::handle::error::EngineError;
+use crate::idle::IdleReport;
 use crate::ownership::in_flight::InFlight;
 
 /// How long to wait before a store that was unavailable is asked again.
@@ -46,6 +47,8 @@ pub enum Event {
     Gauge(Option<Namespace>, oneshot::Sender<Gauges>),
     /// Asks for the lanes of a namespace.
     View(Namespace, LaneQuery, oneshot::Sender<OwnerView>),
+    /// Asks for a report once nothing is left to do at the present time.
+    WhenIdle(oneshot::Sender<IdleReport>),
     /// Start nothing new; finish what is in flight.
     Drain,
     /// The lease of the partition was extended to this time.

@@ -36,6 +36,7 @@ mod delivery;
 mod event;
 mod gauges;
 mod handle;
+mod idle;
 mod loaded;
 mod owner;
 mod ownership;
@@ -58,6 +59,7 @@ pub use handle::command::{
 pub use handle::error::EngineError;
 pub use handle::owner_handle::{COMMANDS_MAX, OwnerHandle};
 pub use handle::reply::{Cancelled, Reply, Scheduled};
+pub use idle::IdleReport;
 pub use loaded::budget::Budget;
 pub use owner::{Owner, OwnerConfig};
 pub use ownership::in_flight::{HAND_OVER_WAIT, InFlight, OrphanReport, StoredAs};

@@ -18,8 +18,9 @@ use crate::delivery::lane_view::{LaneQuery, OwnerView};
 use crate::event::{Action, ActionQueue, Event};
 use crate::gauges::Gauges;
 use crate::handle::error::EngineError;
+use crate::idle::IdleWaiters;
 use crate::loaded::budget::Budget;
-use crate::loaded::loader::Loader;
+use crate::loaded::loader::{AHEAD, Loader};
 use crate::loaded::tasks::LoadedTasks;
 use crate::ownership::Tenure;
 use crate::ownership::recover::Ownership;
@@ -36,6 +37,13 @@ pub struct OwnerConfig {
     pub retains_batches: bool,
     /// Writes the record of a fire as the payload of a callback.
     pub render_record: RenderRecord,
+    /// How far ahead of time tasks are loaded into memory, unless it is short.
+    pub load_ahead: Duration,
+}
+
+impl OwnerConfig {
+    /// How far ahead an owner loads that follows the time of the machine.
+    pub const LOAD_AHEAD: Duration = AHEAD;
 }
 
 /// Decides everything about one partition.
@@ -58,6 +66,8 @@ pub struct Owner {
     /// What the shell is to do.
     pub(crate) actions: ActionQueue,
     pub(crate) render_record: RenderRecord,
+    /// Calls that wait until the owner has nothing to do.
+    pub(crate) idle_waiters: IdleWaiters,
     /// The last answer of the store was that it is unavailable.
     store_away: bool,
     stopped: bool,
@@ -73,10 +83,11 @@ impl Owner {
             reads: ReadTracker::default(),
             writer: BatchWriter::new(config.retains_batches),
             tasks: LoadedTasks::new(config.budget, now),
-            loader: Loader::new(),
+            loader: Loader::new(config.load_ahead),
             deliveries: DeliveryState::new(config.budget, now),
             actions: ActionQueue::default(),
             render_record: config.render_record,
+            idle_waiters: IdleWaiters::default(),
             store_away: false,
             stopped: false,
         }
@@ -112,6 +123,7 @@ impl Owner {
             Event::View(namespace, query, reply) => {
                 let _ = reply.send(self.view(&namespace, &query, now));
             }
+            Event::WhenIdle(reply) => self.idle_waiters.push(reply),
             Event::Drain => self.tenure.drain(),
             Event::Extend(until) => self.tenure.extend(until),
             Event::HandOver(reply) => self.on_hand_over(reply, now),
@@ -154,6 +166,7 @@ impl Owner {
             self.actions.release_due(now);
             self.hand_over(now);
             self.writer.forget_retained(now);
+            self.answer_idle(now);
         }
         self.actions.take()
     }

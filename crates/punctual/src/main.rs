@@ -1,9 +1,11 @@
 //! The binary `punctual`: reads the command line and runs one command.
 //!
-//! `serve` runs a broker. The commands of `cli` call a broker over HTTP. `store`, `export`,
-//! `import` and `bench` work on this machine. Only this crate prints for people.
+//! `serve` runs a broker, `dev` one with a virtual clock. The commands of `cli` call a broker over
+//! HTTP. `store`, `export`, `import` and `bench` work on this machine. Only this crate prints for
+//! people.
 
 mod cli;
+mod dev;
 mod docs;
 mod error;
 mod serve;
@@ -44,6 +46,8 @@ struct PunctualArgs {
 enum PunctualCommand {
     /// Run a broker
     Serve(Box<serve::ServeArgs>),
+    /// Run a broker for tests: in memory, with a clock that the test moves
+    Dev(Box<dev::DevArgs>),
     #[command(flatten)]
     Broker(cli::BrokerCommand),
     /// Inspect the store of a broker that is not running
@@ -70,7 +74,7 @@ impl PunctualCommand {
             | Self::Export(_)
             | Self::Import(_)
             | Self::Bench(_) => true,
-            Self::Broker(_) | Self::Completions(_) | Self::Man(_) => false,
+            Self::Dev(_) | Self::Broker(_) | Self::Completions(_) | Self::Man(_) => false,
         }
     }
 }
@@ -100,6 +104,7 @@ fn run(command: PunctualCommand) -> anyhow::Result<()> {
     }
     match command {
         PunctualCommand::Serve(args) => runtime()?.block_on(serve::serve(*args)),
+        PunctualCommand::Dev(args) => runtime()?.block_on(dev::dev(*args)),
         PunctualCommand::Broker(command) => cli::run(command),
         PunctualCommand::Store(command) => store::run(command, &runtime()?),
         PunctualCommand::Export(args) => runtime()?.block_on(transfer::export(args)),

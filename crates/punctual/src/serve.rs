@@ -106,7 +106,7 @@ fn unknown_variables(names: impl Iterator<Item = String>) -> Vec<String> {
 
 /// Returns the store when it has no other user. The thread of an owner drops it shortly after it
 /// has reported its end. Returns `None` if the store stays in use.
-async fn release(mut store: Arc<MeteredStore>) -> Option<MeteredStore> {
+pub(crate) async fn release(mut store: Arc<MeteredStore>) -> Option<MeteredStore> {
     let mut checks = tokio::time::interval(RELEASE_CHECK_EVERY);
     for _ in 0..RELEASE_CHECKS_MAX {
         checks.tick().await;
@@ -118,7 +118,8 @@ async fn release(mut store: Arc<MeteredStore>) -> Option<MeteredStore> {
     None
 }
 
-fn config(settings: &Settings) -> anyhow::Result<Config> {
+/// Turns settings into the configuration of a broker.
+pub(crate) fn config(settings: &Settings) -> anyhow::Result<Config> {
     let default = Retention::default();
     let retention = Retention {
         history_age: settings.history_age.unwrap_or(default.history_age),
@@ -245,7 +246,7 @@ fn each<T>(
 }
 
 /// Resolves at the first SIGTERM or SIGINT. A second one ends the process at once.
-fn stop_signal() -> anyhow::Result<impl Future<Output = ()>> {
+pub(crate) fn stop_signal() -> anyhow::Result<impl Future<Output = ()>> {
     let mut term = signal(SignalKind::terminate()).context("cannot wait for SIGTERM")?;
     let mut int = signal(SignalKind::interrupt()).context("cannot wait for SIGINT")?;
     Ok(async move {

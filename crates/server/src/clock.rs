@@ -7,13 +7,17 @@
 //!
 //! `timeline` maps the steady clock to time, and `suspicion` decides what a difference means. The
 //! reasons are in `docs/adr/0010`.
+//!
+//! For `punctual dev` time is virtual instead (`virtual_time`): it is frozen, or follows the
+//! steady clock at a chosen speed, and a caller moves it. The reasons are in `docs/adr/0028`.
 
 #![expect(clippy::disallowed_methods, reason = "this is the one file that may")]
 
 mod suspicion;
 mod timeline;
+mod virtual_time;
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use punctual_core::{Clock, Timestamp};
@@ -25,6 +29,8 @@ pub(crate) use suspicion::Suspicion;
 use suspicion::WallClockCheck;
 use timeline::ClockTimeline;
 pub(crate) use timeline::Offset;
+pub(crate) use virtual_time::Speed;
+use virtual_time::VirtualTime;
 
 /// How often the clocks are compared.
 const COMPARE_EVERY: Duration = Duration::from_secs(1);
@@ -44,6 +50,8 @@ const STEADY: ClockId = ClockId::Monotonic;
 pub(crate) struct SystemClock {
     timeline: ClockTimeline,
     wall_check: Mutex<WallClockCheck>,
+    /// The time of tasks, if it is not the time of the machine.
+    virtual_time: Option<Mutex<VirtualTime>>,
 }
 
 impl SystemClock {
@@ -54,7 +62,49 @@ impl SystemClock {
         Self {
             timeline: ClockTimeline::new(steady, wall),
             wall_check: Mutex::new(WallClockCheck::new(steady, wall)),
+            virtual_time: None,
         }
+    }
+
+    /// Starts virtual time, frozen at this instant.
+    #[must_use]
+    pub(crate) fn start_virtual(at: Timestamp) -> Self {
+        let virtual_time = Some(Mutex::new(VirtualTime::frozen_at(at)));
+        Self { virtual_time, ..Self::start() }
+    }
+
+    pub(crate) const fn is_virtual(&self) -> bool {
+        self.virtual_time.is_some()
+    }
+
+    /// Returns how fast virtual time passes; `None` if it is frozen.
+    pub(crate) fn speed(&self) -> Option<Speed> {
+        self.virtual_time().and_then(|time| time.speed())
+    }
+
+    /// Lets virtual time pass at a speed, or freezes it.
+    pub(crate) fn set_speed(&self, speed: Option<Speed>) {
+        if let Some(mut time) = self.virtual_time() {
+            time.set_speed(speed, steady());
+        }
+    }
+
+    /// Moves virtual time forward to an instant. Time that is later already stays.
+    pub(crate) fn move_to(&self, at: Timestamp) {
+        if let Some(mut time) = self.virtual_time() {
+            time.move_to(at, steady());
+        }
+    }
+
+    /// The time of the machine, for what waits for the network and not for the time of a task.
+    pub(crate) fn machine_now(&self) -> Timestamp {
+        Timestamp::from_millis(self.timeline.now(steady).as_millis())
+    }
+
+    fn virtual_time(&self) -> Option<MutexGuard<'_, VirtualTime>> {
+        // Every update is a single step, so the value is consistent even after a panic.
+        let time = self.virtual_time.as_ref()?;
+        Some(time.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Returns a precise reading of the steady clock, to measure how long something takes.
@@ -64,6 +114,9 @@ impl SystemClock {
 
     /// Records a time at which the store was in use: a wall clock before it is suspect.
     pub(crate) fn saw_store_time(&self, at: Timestamp) {
+        if self.is_virtual() {
+            return;
+        }
         self.lock().saw_store_time(at);
     }
 
@@ -101,7 +154,7 @@ impl SystemClock {
         self.timeline.shift(steady, compared.shift, self::steady);
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, WallClockCheck> {
+    fn lock(&self) -> MutexGuard<'_, WallClockCheck> {
         // Every update is a single step, so the value is consistent even after a panic.
         self.wall_check.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -109,10 +162,16 @@ impl SystemClock {
 
 impl Clock for SystemClock {
     fn now(&self) -> Timestamp {
-        Timestamp::from_millis(self.timeline.now(steady).as_millis())
+        match self.virtual_time() {
+            Some(time) => time.now(steady()),
+            None => self.machine_now(),
+        }
     }
 
     fn until(&self, at: Timestamp) -> Duration {
+        if let Some(time) = self.virtual_time() {
+            return time.until(at, steady());
+        }
         // While time is adjusted, this is up to a tenth too short, and the caller waits again, or
         // half a millisecond per second too long.
         Duration::from_millis(at.as_millis())

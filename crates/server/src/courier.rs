@@ -62,7 +62,8 @@ impl Courier for Couriers {
             let reports = reports.clone();
             tokio::spawn(async move {
                 let result = match delivery.definition.target {
-                    Target::Mail(_) => mail.deliver(&mut delivery).await,
+                    // Boxed, because it is large, rare, and would be part of every webhook's task.
+                    Target::Mail(_) => Box::pin(mail.deliver(&mut delivery)).await,
                     Target::Http(_) | Target::Queue(_) => http.deliver(&mut delivery).await,
                 };
                 let (outcome, answer) = match result {

@@ -12,7 +12,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use punctual_core::Partitions;
+use punctual_core::{Clock as _, Partitions, Timestamp};
 use punctual_engine::{Budget, OrphanReports, OwnerConfig};
 use punctual_store::StoreError;
 use punctual_store_redis::RedisStore;
@@ -21,7 +21,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{interval, timeout};
 
-use crate::alarms;
+use crate::alarms::evaluate::AlarmEvaluator;
 use crate::api::live_feeds::LiveFeeds;
 use crate::api::operation_list::Operations;
 use crate::api::{self, limits::ApiLimits};
@@ -40,11 +40,16 @@ use crate::routing::Owners;
 use crate::sole::{self, SoleOwners};
 use crate::store::Store;
 use crate::telemetry::Telemetry;
+use crate::virtual_clock::VirtualClock;
 
 /// How far the clock of a broker may differ from the other brokers' clocks.
 const SKEW_MAX: Duration = Duration::from_millis(250);
 /// How often a stopping broker checks whether its couriers are idle.
 const IDLE_EVERY: Duration = Duration::from_millis(10);
+
+/// How far ahead an owner loads that follows a virtual clock: a year without fires costs a dozen
+/// pages. Memory stays bounded by the budget.
+const LOAD_AHEAD_VIRTUAL: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// Runs a broker until `stop` completes or a part of the broker fails.
 pub async fn run(
@@ -54,16 +59,50 @@ pub async fn run(
     partitions: Partitions,
     stop: impl Future<Output = ()>,
 ) -> Result<(), BrokerError> {
+    run_on(listener, config, store, partitions, SystemClock::start(), stop).await
+}
+
+/// Runs a broker on a virtual clock, which starts at `now` and is frozen until a caller moves it.
+/// The broker does not share the store with others, whatever its kind.
+///
+/// Only for tests: every caller can move the clock, and an advance fires everything that becomes
+/// due.
+pub async fn run_virtual(
+    listener: TcpListener,
+    config: Config,
+    store: Arc<Store>,
+    partitions: Partitions,
+    now: Option<Timestamp>,
+    stop: impl Future<Output = ()>,
+) -> Result<(), BrokerError> {
+    let config = Config { sharing: None, ..config };
+    let now = now.unwrap_or_else(|| SystemClock::start().now());
+    let clock = SystemClock::start_virtual(now);
+    run_on(listener, config, store, partitions, clock, stop).await
+}
+
+/// Runs a broker with this clock.
+async fn run_on(
+    listener: TcpListener,
+    config: Config,
+    store: Arc<Store>,
+    partitions: Partitions,
+    clock: SystemClock,
+    stop: impl Future<Output = ()>,
+) -> Result<(), BrokerError> {
     config.check()?;
     let (alive, mut dropped) = mpsc::channel(1);
     let (drain, draining) = watch::channel(false);
     let address = listener.local_addr()?;
-    let parts = compose(address, &config, store, partitions, draining, alive).await?;
+    let parts = compose(address, &config, store, partitions, clock, draining, alive).await?;
     let BrokerParts { broker, couriers, mut mode } = parts;
     let (hub, telemetry) = (Arc::clone(&broker.hub), broker.telemetry.clone());
     tracing::info!(listen = %address, partitions = partitions.count(), "ready");
 
-    let routes = api::routes(&broker);
+    let evaluator = Arc::new(AlarmEvaluator::default());
+    let is_virtual = broker.clock.is_virtual();
+    let virtual_clock = is_virtual.then(|| VirtualClock::new(Arc::clone(&evaluator)));
+    let routes = api::routes(&broker, virtual_clock);
     let (stage, stages) = watch::channel(ConnectionStage::Serve);
     let mut serving = Box::pin(async {
         let tls = config.tls.as_ref();
@@ -77,7 +116,7 @@ pub async fn run(
                 tls.watch(&telemetry).await;
             }
         };
-        let alarms = alarms::evaluate::watch(Arc::clone(&broker));
+        let alarms = evaluator.watch(&broker);
         let tokens = broker.tokens.watch_files(read_secret);
         let clock = broker.clock.watch(&telemetry);
         tokio::join!(accepting, hub.watch(), clock, renewing, tokens, alarms);
@@ -191,10 +230,15 @@ async fn compose(
     config: &Config,
     store: Arc<Store>,
     partitions: Partitions,
+    clock: SystemClock,
     draining: watch::Receiver<bool>,
     alive: mpsc::Sender<()>,
 ) -> Result<BrokerParts, BrokerError> {
-    let clock = Arc::new(SystemClock::start());
+    let load_ahead = match clock.is_virtual() {
+        true => LOAD_AHEAD_VIRTUAL,
+        false => OwnerConfig::LOAD_AHEAD,
+    };
+    let clock = Arc::new(clock);
     let telemetry = Telemetry::new();
     let guard = Guard::new(config.reach(), address);
     let signer = Signer::new(config.signing_secrets.clone());
@@ -224,6 +268,7 @@ async fn compose(
         budget,
         retains_batches: false,
         render_record: crate::fire_form::record_document,
+        load_ahead,
     };
     let (owners, cluster, mode) = match (&config.sharing, store.shared()) {
         (Some(sharing), Some(shared)) => {
@@ -418,10 +463,17 @@ mod tests {
         let (alive, _dropped) = mpsc::channel(1);
         let (_drain, draining) = watch::channel(false);
         let config = config();
-        let parts =
-            compose(config.listen, &config, Arc::clone(&store), Partitions::ONE, draining, alive)
-                .await
-                .unwrap();
+        let parts = compose(
+            config.listen,
+            &config,
+            Arc::clone(&store),
+            Partitions::ONE,
+            SystemClock::start(),
+            draining,
+            alive,
+        )
+        .await
+        .unwrap();
         let broker = &parts.broker;
         let first = broker.owners.epoch(PartitionId::FIRST).unwrap();
         let scheduled = broker.owners.any().schedule(due_now()).await.unwrap();

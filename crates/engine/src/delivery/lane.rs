@@ -294,6 +294,8 @@ pub(crate) struct Lanes {
     may_be_starved: bool,
     /// Deliveries in flight, of all lanes.
     in_flight: usize,
+    /// Of those, the deliveries to queues.
+    in_flight_to_queues: usize,
     /// What the tasks in flight take of the budget.
     shares: NamespaceShares,
     budget: Budget,
@@ -312,6 +314,7 @@ impl Lanes {
             refilling: 0,
             may_be_starved: false,
             in_flight: 0,
+            in_flight_to_queues: 0,
             shares: NamespaceShares::new(budget.in_flight_weight()),
             budget,
             without_share: Vec::new(),
@@ -369,6 +372,11 @@ impl Lanes {
     /// Returns how many deliveries are in flight, of all lanes.
     pub(crate) const fn in_flight(&self) -> usize {
         self.in_flight
+    }
+
+    /// Returns how many deliveries to queues are in flight.
+    pub(crate) const fn in_flight_to_queues(&self) -> usize {
+        self.in_flight_to_queues
     }
 
     /// Notes that a task of the lane, which is not waiting any more, is in the store only. While
@@ -488,8 +496,10 @@ impl Lanes {
     /// Counts a delivery of the lane as in flight.
     pub(crate) fn sent(&mut self, lane: LaneNo, definition: &NewTask) -> LaneShare {
         let weight = self.budget.weight(definition);
+        let is_queue = matches!(definition.target, Target::Queue(_));
         self.get_mut(lane).in_flight += 1;
         self.in_flight += 1;
+        self.in_flight_to_queues += usize::from(is_queue);
         self.shares.add(&definition.namespace, weight);
         LaneShare { lane, weight }
     }
@@ -518,6 +528,7 @@ impl Lanes {
         self.in_flight -= 1;
         let lane = &mut self.lanes[share.lane.0 as usize];
         lane.in_flight -= 1;
+        self.in_flight_to_queues -= usize::from(lane.id.queue().is_some());
         lane.forget_sent();
         lane.adapt(outcome);
         self.shares.subtract(&lane.id.namespace, share.weight);

@@ -17,6 +17,7 @@ use crate::gauges::Gauges;
 use crate::handle::call::{Call, Replies};
 use crate::handle::command::Command;
 use crate::handle::error::EngineError;
+use crate::idle::IdleReport;
 use crate::ownership::in_flight::InFlight;
 use crate::shell::message::Message;
 use crate::shell::next_batch::NextBatch;
@@ -92,6 +93,21 @@ impl OwnerHandle {
         let (reply, view) = oneshot::channel();
         self.send(Event::View(namespace, query, reply)).map_err(|_| EngineError::Stopped)?;
         view.await.map_err(|_| EngineError::Stopped)
+    }
+
+    /// Wakes the owner, and returns a report once it has nothing left to do at the present time.
+    /// Deliveries to queues may be in flight then.
+    ///
+    /// The message is sent before this returns.
+    pub fn when_idle(
+        &self,
+    ) -> impl Future<Output = Result<IdleReport, EngineError>> + Send + use<> {
+        let (reply, report) = oneshot::channel();
+        let sent = self.send(Event::WhenIdle(reply));
+        async move {
+            sent.map_err(|_| EngineError::Stopped)?;
+            report.await.map_err(|_| EngineError::Stopped)
+        }
     }
 
     /// Stops taking work. The owner ends when everything in flight has ended.

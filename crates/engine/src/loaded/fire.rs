@@ -35,6 +35,7 @@ impl Owner {
         let id = task.id;
         if phase == LoadedPhase::Firing {
             if self.tasks.overlap(id, now) {
+                self.idle_waiters.count_fire();
                 self.enqueue(id, now);
             }
             return;
@@ -47,6 +48,10 @@ impl Owner {
             let was = Prior::of(task);
             let change = Change::Settle { record, next: None, was };
             return self.write(Decision::own(change, Effect::Remove(id)));
+        }
+        // Neither a retry nor a task that was spilled and is loaded again.
+        if task.attempts.is_empty() && task.fire_at == now {
+            self.idle_waiters.count_fire();
         }
         if self.deliveries.awaited_attempt(task).is_some() {
             // The decision that ends the claim replaces its provisional callback.

@@ -12,9 +12,9 @@ use punctual_store::Position;
 
 use crate::commands::read_tracker::ReadToken;
 
-/// How far ahead of time memory is loaded, unless it is short: long enough to hide a slow disk or a
-/// Redis that fails over, short enough to hold only what is due soon.
-const AHEAD: Duration = Duration::from_secs(30);
+/// How far ahead of time memory is loaded by default, unless it is short: long enough to hide a
+/// slow disk or a Redis that fails over, short enough to hold only what is due soon.
+pub(crate) const AHEAD: Duration = Duration::from_secs(30);
 /// The least.
 const AHEAD_MIN: Duration = Duration::from_secs(1);
 
@@ -24,6 +24,8 @@ pub(crate) struct Loader {
     cursor: Position,
     /// How far ahead to load.
     ahead: Duration,
+    /// The most.
+    ahead_max: Duration,
     /// How far the refill has come, while there is one.
     refill: Option<Position>,
     /// The refill was set to an earlier position since its last page was requested.
@@ -56,10 +58,11 @@ pub(crate) enum PageKind {
 }
 
 impl Loader {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(ahead_max: Duration) -> Self {
         Self {
             cursor: Position::START,
-            ahead: AHEAD,
+            ahead: ahead_max,
+            ahead_max,
             refill: None,
             refill_moved: false,
             page: None,
@@ -178,7 +181,7 @@ impl Loader {
 
     /// Doubles how far ahead to load.
     pub(crate) fn load_further(&mut self) {
-        self.ahead = (self.ahead * 2).min(AHEAD);
+        self.ahead = (self.ahead * 2).min(self.ahead_max);
     }
 
     /// Halves how far ahead to load. If the store was read further than that, moves the cursor

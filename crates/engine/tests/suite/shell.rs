@@ -96,7 +96,8 @@ impl<T: Courier> Courier for PanicsOnce<T> {
 
 fn config(budget: Budget, retains_batches: bool) -> OwnerConfig {
     let render_record = |record: &FireRecord| record.fire_id.to_string().into();
-    OwnerConfig { retention: Retention::default(), budget, retains_batches, render_record }
+    let (retention, load_ahead) = (Retention::default(), OwnerConfig::LOAD_AHEAD);
+    OwnerConfig { retention, budget, retains_batches, render_record, load_ahead }
 }
 
 struct RunningOwner {

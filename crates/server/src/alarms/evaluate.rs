@@ -12,6 +12,7 @@ use punctual_core::{
     AlarmState, AlarmStatus, Clock as _, NewTask, Notice, PartitionId, Reading, TaskKey,
 };
 use punctual_engine::{Condition, EngineError, Receipt, ScheduleCommand, StartState};
+use tokio::sync::{Mutex, MutexGuard};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -25,30 +26,57 @@ const EVERY: Duration = Duration::from_millis(500);
 /// Alarms that are changed at the same time.
 const CHANGES_MAX: usize = 64;
 
-/// Evaluates the alarms whenever this broker owns the first partition. Never returns.
-pub(crate) async fn watch(broker: Arc<Broker>) {
-    let mut ticks = interval(EVERY);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut measurer = None;
-    loop {
-        ticks.tick().await;
-        if broker.owners.handle(PartitionId::FIRST).is_none() {
-            measurer = None;
-            broker.telemetry.alarms(0, 0);
-            continue;
+/// Evaluates the alarms, and remembers what was measured.
+#[derive(Debug, Default)]
+pub(crate) struct AlarmEvaluator {
+    /// `None` while another broker owns the first partition. Locked by one evaluation at a time,
+    /// and by the virtual clock while it moves.
+    measurer: Mutex<Option<Measurer>>,
+}
+
+/// The right to evaluate the alarms: no other evaluation begins while it is held.
+pub(crate) struct EvaluationTurn<'a>(MutexGuard<'a, Option<Measurer>>);
+
+impl AlarmEvaluator {
+    /// Evaluates the alarms every half second. Never returns.
+    pub(crate) async fn watch(&self, broker: &Arc<Broker>) {
+        let mut ticks = interval(EVERY);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            self.turn().await.evaluate(broker).await;
         }
-        let measurer = measurer.get_or_insert_with(|| Measurer::new(broker.clock.now()));
-        if let Err(error) = evaluate_all(&broker, measurer).await {
-            tracing::debug!(%error, "alarms not evaluated");
-        }
+    }
+
+    /// Waits until no other evaluation is in progress.
+    pub(crate) async fn turn(&self) -> EvaluationTurn<'_> {
+        EvaluationTurn(self.measurer.lock().await)
     }
 }
 
+impl EvaluationTurn<'_> {
+    /// Evaluates the alarms if this broker owns the first partition. Returns how many there are.
+    pub(crate) async fn evaluate(&mut self, broker: &Arc<Broker>) -> usize {
+        if broker.owners.handle(PartitionId::FIRST).is_none() {
+            *self.0 = None;
+            broker.telemetry.alarms(0, 0);
+            return 0;
+        }
+        let measurer = self.0.get_or_insert_with(|| Measurer::new(broker.clock.now()));
+        evaluate_all(broker, measurer).await.unwrap_or_else(|error| {
+            tracing::debug!(%error, "alarms not evaluated");
+            0
+        })
+    }
+}
+
+/// Returns how many alarms there are.
 async fn evaluate_all(
     broker: &Arc<Broker>,
     measurer: &mut Measurer,
-) -> Result<(), punctual_store::StoreError> {
+) -> Result<usize, punctual_store::StoreError> {
     let alarms = stored::list_all(broker).await?;
+    let count = alarms.len();
     let readings = measurer.read(broker, &alarms).await;
     let raised = alarms.iter().filter(|alarm| alarm.status.state == AlarmState::Raised).count();
     broker.telemetry.alarms(alarms.len(), raised);
@@ -68,7 +96,7 @@ async fn evaluate_all(
         }
     }
     while changes.join_next().await.is_some() {}
-    Ok(())
+    Ok(count)
 }
 
 /// Returns the status with the notice to send: one that is pending, or a new one.

@@ -201,7 +201,7 @@ pub(crate) async fn remove(
 }
 
 /// Stores a paused task beside the alarms. Returns its version.
-pub(super) async fn store_paused(
+pub(crate) async fn store_paused(
     broker: &Broker,
     key: TaskKey,
     payload: Payload,

@@ -96,13 +96,12 @@ impl SeriesTable {
     pub(crate) fn record(&self, delivery: &Delivery, outcome: &Outcome, now: Timestamp) {
         let end = if matches!(outcome, Outcome::Acked) { DONE } else { FAILED };
         let lag = has_lag(delivery).then(|| delivery.fired_at.since(delivery.fire_at));
-        self.count(&delivery.definition.namespace, now, |counts| {
-            counts.add(now, end);
-            if let Some(lag) = lag {
+        self.count(&delivery.definition.namespace, now, |counts| match lag {
+            Some(lag) => {
                 let lag_ms = u64::try_from(lag.as_millis()).unwrap_or(u64::MAX);
-                counts.add(now, LAGS + bucket_of(lag_ms));
-                counts.raise(now, lag_ms);
+                counts.add_and_raise(now, [end, LAGS + bucket_of(lag_ms)], lag_ms);
             }
+            None => counts.add(now, end),
         });
     }
 

@@ -41,6 +41,19 @@ impl SlidingCounts {
         *count = count.saturating_add(1);
     }
 
+    /// Adds one to each of two cells of the present step, and notes a value like
+    /// [`raise`](Self::raise).
+    pub(super) fn add_and_raise(&mut self, now: Timestamp, cells: [usize; 2], value: u64) {
+        let value = u32::try_from(value).unwrap_or(u32::MAX);
+        let row = self.newest_row(now);
+        for cell in cells {
+            row[cell] = row[cell].saturating_add(1);
+        }
+        if let Some(max) = row.last_mut() {
+            *max = value.max(*max);
+        }
+    }
+
     /// Notes a value, of which the largest of a step is kept.
     pub(super) fn raise(&mut self, now: Timestamp, value: u64) {
         let value = u32::try_from(value).unwrap_or(u32::MAX);

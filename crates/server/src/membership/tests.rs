@@ -73,6 +73,7 @@ fn join(store: &Arc<Store>) -> Arc<Membership> {
             budget,
             retains_batches: true,
             render_record: crate::fire_form::record_document,
+            load_ahead: OwnerConfig::LOAD_AHEAD,
         },
         orphans: Mutex::new(OrphanReports::none()),
     };

@@ -45,7 +45,16 @@ impl MailingBroker {
         let store = Arc::new(Store::new(AnyStore::Memory(MemoryStore::default())));
         let (alive, dropped) = mpsc::channel(1);
         let (drain, draining) = watch::channel(false);
-        let parts = compose(config.listen, &config, store, Partitions::ONE, draining, alive).await;
+        let parts = compose(
+            config.listen,
+            &config,
+            store,
+            Partitions::ONE,
+            SystemClock::start(),
+            draining,
+            alive,
+        )
+        .await;
         Self { parts: parts.unwrap(), _alive: dropped, _drain: drain }
     }
 

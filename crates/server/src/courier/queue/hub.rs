@@ -19,7 +19,8 @@ use std::time::Duration;
 use punctual_core::{Clock, Outcome, PartitionId, Timestamp};
 use punctual_engine::{Delivery, OwnerHandle, Reports};
 use rapidhash::fast::RandomState;
-use tokio::sync::mpsc;
+use tokio::sync::futures::Notified;
+use tokio::sync::{Notify, mpsc};
 
 use super::ids::{LineId, WorkerNo, is_of, line_of};
 use super::lease::{LeasedBy, Leases, OpenLease};
@@ -37,6 +38,9 @@ use crate::telemetry::Telemetry;
 const HOLD_MAX: Duration = Duration::from_secs(2);
 /// How often the hub checks for leases that are over.
 const TICK: Duration = Duration::from_millis(20);
+/// How long after a poll or a settlement a worker counts as present, for the virtual clock: long
+/// enough for a slow client to send its next poll, and hardly noticed where none comes.
+const POLL_GAP_MAX: Duration = Duration::from_millis(100);
 /// Deliveries in one message to a worker: a few hundred kilobytes if they are small.
 const MESSAGE_MAX: usize = 1024;
 /// Deliveries that one of several workers gets before the load is compared again.
@@ -48,6 +52,18 @@ pub(crate) struct Hub {
     state: Mutex<HubState>,
     pub(super) clock: Arc<SystemClock>,
     telemetry: Telemetry,
+    /// Wakes the virtual clock when leases have ended.
+    lease_ends: Notify,
+}
+
+/// What a hub has that was not reported to its owners.
+#[derive(Debug)]
+pub(crate) struct HubBacklog {
+    /// Deliveries that no worker has.
+    pub(crate) waiting: usize,
+    /// Deliveries that workers have.
+    pub(crate) leased: Vec<LeaseToken>,
+    pub(crate) next_lease_end: Option<Timestamp>,
 }
 
 #[derive(Debug, Default)]
@@ -56,6 +72,9 @@ pub(super) struct HubState {
     pub(super) workers: HashMap<WorkerNo, WorkerState, RandomState>,
     last_worker: WorkerNo,
     pub(super) leases: Leases,
+    /// When workers of a line have last polled or settled, by the steady clock. Empty unless the
+    /// clock is virtual.
+    polled_at: HashMap<LineId, Duration, RandomState>,
     /// The owners to which the capacity of each line is announced.
     owners: Vec<(PartitionId, OwnerHandle)>,
     pub(super) closed: bool,
@@ -74,7 +93,8 @@ pub(super) struct WorkerState {
 
 impl Hub {
     pub(crate) fn new(clock: Arc<SystemClock>, telemetry: Telemetry) -> Arc<Self> {
-        Arc::new(Self { state: Mutex::default(), clock, telemetry })
+        let lease_ends = Notify::new();
+        Arc::new(Self { state: Mutex::default(), clock, telemetry, lease_ends })
     }
 
     /// Adds the owner of a partition: capacity is announced to it from now on.
@@ -154,6 +174,44 @@ impl Hub {
         count
     }
 
+    /// Returns what the hub has, for the virtual clock.
+    pub(crate) fn backlog(&self) -> HubBacklog {
+        let state = self.lock();
+        let waiting = state.lines.values().map(|line| line.waiting.len() + line.unsent.len());
+        HubBacklog {
+            waiting: waiting.sum(),
+            leased: state.leases.tokens(),
+            next_lease_end: state.leases.next_end(),
+        }
+    }
+
+    /// Returns the lines whose workers poll, or have polled or settled a moment ago and are about
+    /// to poll again. Only known with a virtual clock.
+    pub(crate) fn polled_lines(&self) -> Vec<LineId> {
+        let now = self.clock.reading();
+        let mut state = self.lock();
+        let HubState { lines, polled_at, .. } = &mut *state;
+        polled_at.retain(|line_id, at| {
+            let polls = lines.get(line_id).is_some_and(|line| line.wanted_by_polls() > 0);
+            polls || now.saturating_sub(*at) < POLL_GAP_MAX
+        });
+        polled_at.keys().cloned().collect()
+    }
+
+    /// Notes that workers of these lines have just polled or settled.
+    pub(super) fn saw_pollers(&self, lines: &[LineId]) {
+        if self.clock.is_virtual() {
+            let now = self.clock.reading();
+            let at = lines.iter().map(|line_id| (line_id.clone(), now));
+            self.lock().polled_at.extend(at);
+        }
+    }
+
+    /// Completes when a lease ends after this call.
+    pub(crate) fn lease_ends(&self) -> Notified<'_> {
+        self.lease_ends.notified()
+    }
+
     /// Returns whether no delivery is leased and none waits.
     pub(crate) fn is_idle(&self) -> bool {
         let state = self.lock();
@@ -208,7 +266,7 @@ impl Hub {
                 };
                 results.push(SettleResult::Accepted);
                 state.release(&lease, &mut lines, &mut polled);
-                self.count(&lease.delivery, &outcome);
+                self.telemetry.attempt(&lease.delivery, &outcome, now);
                 let report = lease.delivery.report(Some(outcome)).with_answer(answer);
                 reports.push(&lease.reports, report);
             }
@@ -218,11 +276,13 @@ impl Hub {
         }
         reports.send();
         self.announce_capacity(&polled);
+        self.saw_pollers(&polled);
+        self.lease_ends.notify_waiters();
         results
     }
 
     /// Ends leases whose time is over, and returns deliveries that no worker took to their owners.
-    fn expire(&self) {
+    pub(crate) fn expire(&self) {
         let now = self.clock.now();
         let mut reports = ReportBatch::default();
         let mut lines: Vec<LineId> = Vec::new();

@@ -84,6 +84,16 @@ impl Leases {
         self.open.is_empty()
     }
 
+    /// Returns the tokens of all leases.
+    pub(super) fn tokens(&self) -> Vec<LeaseToken> {
+        self.open.iter().map(|(_, lease)| lease.token).collect()
+    }
+
+    /// Returns when the next lease ends, or an earlier instant at which none ends.
+    pub(super) fn next_end(&self) -> Option<Timestamp> {
+        self.wheel.next_due().map(Timestamp::from_millis)
+    }
+
     /// Leases a delivery to a worker.
     pub(super) fn begin(
         &mut self,

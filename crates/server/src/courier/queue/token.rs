@@ -6,7 +6,7 @@ use std::fmt;
 use std::str::FromStr;
 
 /// Settles a lease.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct LeaseToken(pub(crate) u64);
 
 impl fmt::Display for LeaseToken {

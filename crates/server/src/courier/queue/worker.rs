@@ -59,6 +59,7 @@ impl Hub {
             line.polls.push(QueuePoll { max, lease, poller, sender });
         }
         let lines = std::slice::from_ref(&guard.line_id);
+        self.saw_pollers(lines);
         self.announce_capacity(lines);
         self.dispatch_all(lines);
         let leased = match tokio::time::timeout(wait, &mut guard.receiver).await {
@@ -162,5 +163,6 @@ impl Drop for PollGuard<'_> {
             self.hub.dispatch_all(lines);
         }
         self.hub.announce_capacity(lines);
+        self.hub.saw_pollers(lines);
     }
 }

@@ -17,7 +17,7 @@ use http::{Request, Response};
 use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::client::conn::http1::SendRequest;
-use punctual_core::{Clock as _, Timestamp};
+use punctual_core::Timestamp;
 use punctual_engine::{NotSendable, SendPermit};
 use tokio::sync::oneshot;
 use tokio::time::{interval, timeout};
@@ -89,6 +89,8 @@ pub(super) struct ConnectionPermit {
 pub(super) struct InUseGuard {
     pool: ConnectionPool,
     key: ShareKey,
+    /// The connection, if it can be used again, and since when it is idle.
+    idle: Option<(RequestSender, Timestamp)>,
 }
 
 #[derive(Debug)]
@@ -167,8 +169,7 @@ impl ConnectionPool {
     pub(super) async fn checkout(&self, key: &ShareKey) -> Checkout {
         loop {
             let (sender, mut receiver) = oneshot::channel();
-            self.lock().queue.enqueue(key, sender);
-            self.serve_waiting();
+            self.serve_waiting(|state| state.queue.enqueue(key, sender));
             if let Ok(checkout) = receiver.try_recv() {
                 return checkout;
             }
@@ -188,7 +189,7 @@ impl ConnectionPool {
             loop {
                 ticks.tick().await;
                 let Some(state) = state.upgrade() else { return };
-                let now = clock.now();
+                let now = clock.machine_now();
                 let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
                 while state.oldest_idle().is_some_and(|since| now.since(since) >= IDLE_MAX) {
                     drop(state.close_oldest());
@@ -197,25 +198,26 @@ impl ConnectionPool {
         });
     }
 
-    /// Gives connections and permits to waiting deliveries, as far as there are any.
-    fn serve_waiting(&self) {
-        loop {
-            let next = self.lock().next();
-            // Sent without the lock: if the receiver is gone, dropping the checkout takes the lock.
-            match next {
-                Some((waiter, key, idle)) => {
-                    let in_use = InUseGuard { pool: self.clone(), key };
-                    let checkout = match idle {
-                        Some(sender) => Checkout::Reused(WebhookConnection { sender, in_use }),
-                        None => {
-                            self.telemetry.webhook_connection(1);
-                            Checkout::New(ConnectionPermit { pool: self.clone() }, in_use)
-                        }
-                    };
-                    drop(waiter.send(checkout));
+    /// Changes the state, then gives connections and permits to waiting deliveries, as far as there
+    /// are any.
+    fn serve_waiting(&self, change: impl FnOnce(&mut ConnectionPoolState)) {
+        let mut next = {
+            let mut state = self.lock();
+            change(&mut state);
+            state.next()
+        };
+        // Sent without the lock: if the receiver is gone, dropping the checkout takes the lock.
+        while let Some((waiter, key, idle)) = next {
+            let in_use = InUseGuard { pool: self.clone(), key, idle: None };
+            let checkout = match idle {
+                Some(sender) => Checkout::Reused(WebhookConnection { sender, in_use }),
+                None => {
+                    self.telemetry.webhook_connection(1);
+                    Checkout::New(ConnectionPermit { pool: self.clone() }, in_use)
                 }
-                None => return,
-            }
+            };
+            drop(waiter.send(checkout));
+            next = self.lock().next();
         }
     }
 
@@ -236,24 +238,28 @@ impl WebhookConnection {
         if !matches!(ready, Ok(Ok(()))) {
             return;
         }
-        let Self { sender, in_use } = self;
-        let now = in_use.pool.clock.now();
-        in_use.pool.lock().keep_idle(&in_use.key, sender, now);
+        let Self { sender, mut in_use } = self;
+        let now = in_use.pool.clock.machine_now();
+        in_use.idle = Some((sender, now));
     }
 }
 
 impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         self.pool.telemetry.webhook_connection(-1);
-        self.pool.lock().on_closed();
-        self.pool.serve_waiting();
+        self.pool.serve_waiting(ConnectionPoolState::on_closed);
     }
 }
 
 impl Drop for InUseGuard {
     fn drop(&mut self) {
-        self.pool.lock().queue.release(&self.key);
-        self.pool.serve_waiting();
+        let (key, idle) = (&self.key, self.idle.take());
+        self.pool.serve_waiting(|state| {
+            if let Some((sender, since)) = idle {
+                state.keep_idle(key, sender, since);
+            }
+            state.queue.release(key);
+        });
     }
 }
 

@@ -49,6 +49,8 @@ const PUNCTUAL_FIRE_AT: HeaderName = HeaderName::from_static("punctual-fire-at")
 const PUNCTUAL_LAG_MS: HeaderName = HeaderName::from_static("punctual-lag-ms");
 const PUNCTUAL_VERSION: HeaderName = HeaderName::from_static("punctual-version");
 const PUNCTUAL_CALLBACK_OF: HeaderName = HeaderName::from_static("punctual-callback-of");
+/// Headers that a request has in addition to those of its task.
+const OUR_HEADERS_MAX: usize = 14;
 const AGENT: HeaderValue =
     HeaderValue::from_static(concat!("punctual/", env!("CARGO_PKG_VERSION")));
 
@@ -118,7 +120,9 @@ impl HttpCourier {
                 Checkout::Reused(connection) => OpenOrNew::Open(connection),
                 Checkout::New(permit, in_use) => {
                     let _waits = self.telemetry.webhook_lookup_waits();
-                    let lookup = self.dialler.lookup_permit(&definition.namespace, &uri).await;
+                    let lookup = self.dialler.lookup_permit(&definition.namespace, &uri);
+                    // Boxed, because most deliveries find an open connection.
+                    let lookup = Box::pin(lookup).await;
                     OpenOrNew::New(permit, in_use, lookup)
                 }
             };
@@ -178,11 +182,13 @@ impl HttpCourier {
             OpenOrNew::Open(connection) => connection,
             OpenOrNew::New(permit, in_use, lookup) => {
                 let connecting = self.connect(uri, permit, in_use, lookup);
-                connecting.await.map_err(AttemptError::Dial)?
+                // Boxed, because it is large and most deliveries find an open connection.
+                Box::pin(connecting).await.map_err(AttemptError::Dial)?
             }
         };
         delivery.fired_at = self.clock.now();
-        let request = request(delivery, target, &self.signer).map_err(AttemptError::Request)?;
+        let request =
+            request(delivery, target, uri, &self.signer).map_err(AttemptError::Request)?;
         let answer = connection.sender.send(request, &delivery.permit).await;
         Ok((connection, answer.map_err(AttemptError::Unanswered)?))
     }
@@ -236,31 +242,34 @@ enum AttemptError {
     Unanswered(Unanswered),
 }
 
-/// Sets the URI that an origin server expects: the path and the query alone, and the host in its
-/// header.
-fn to_origin(request: &mut Request<Full<Bytes>>) -> Result<(), BoxError> {
-    let uri = request.uri().clone();
+/// Returns the value of the header `host`: the port is part of it unless it is the default.
+fn host_of(uri: &Uri) -> Result<HeaderValue, BoxError> {
     let authority = uri.authority().ok_or("the URL names no host")?;
     let is_default = matches!(
         (uri.scheme_str(), authority.port_u16()),
         (Some("http"), Some(80)) | (Some("https"), Some(443))
     );
     let host = if is_default { authority.host() } else { authority.as_str() };
-    if !request.headers().contains_key(HOST) {
-        request.headers_mut().insert(HOST, host.try_into()?);
+    Ok(host.try_into()?)
+}
+
+/// Returns the URI that an origin server expects: the path and the query alone.
+fn origin_form(uri: &Uri) -> Result<Uri, BoxError> {
+    match uri.path_and_query() {
+        // Shares the bytes of the URL.
+        Some(path) if path.as_str().len() > 1 && path.as_str().starts_with('/') => {
+            Ok(path.clone().into())
+        }
+        Some(path) if path.as_str().starts_with('?') => Ok(format!("/{}", path.as_str()).parse()?),
+        _ => Ok(Uri::default()),
     }
-    let path = if uri.path().is_empty() { "/" } else { uri.path() };
-    *request.uri_mut() = match uri.query() {
-        Some(query) => format!("{path}?{query}").parse()?,
-        None => path.parse()?,
-    };
-    Ok(())
 }
 
 /// Builds the request. Our headers are set last, so that a task cannot forge them.
 fn request(
     delivery: &Delivery,
     target: &HttpTarget,
+    uri: &Uri,
     signer: &Signer,
 ) -> Result<Request<Full<Bytes>>, BoxError> {
     let (task, payload) = (&delivery.definition, &delivery.definition.payload);
@@ -268,11 +277,11 @@ fn request(
         Method::Get => Bytes::new(),
         _ => payload.bytes().clone(),
     };
-    let mut request = Request::builder()
-        .method(target.method().as_str())
-        .uri(target.url())
-        .body(Full::new(body.clone()))?;
+    let mut request = Request::new(Full::new(body.clone()));
+    *request.method_mut() = target.method().as_str().try_into()?;
+    *request.uri_mut() = origin_form(uri)?;
     let headers = request.headers_mut();
+    headers.reserve(OUR_HEADERS_MAX + target.headers().len());
     headers.insert(USER_AGENT, AGENT);
     for (name, value) in target.headers() {
         let (name, value) = (HeaderName::try_from(name)?, HeaderValue::try_from(value)?);
@@ -306,7 +315,9 @@ fn request(
     if body.is_empty() && target.method() != Method::Get {
         headers.insert(CONTENT_LENGTH, HeaderValue::from_static("0"));
     }
-    to_origin(&mut request)?;
+    if !headers.contains_key(HOST) {
+        headers.insert(HOST, host_of(uri)?);
+    }
     Ok(request)
 }
 
@@ -347,4 +358,25 @@ fn refused(error: &dyn std::fmt::Display) -> Outcome {
 
 fn failed(reason: &str) -> Outcome {
     Outcome::Failed { reason: Reason::new(reason), retry_in: None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_receiver_gets_the_path_and_the_host_of_the_url() {
+        for (url, path, host) in [
+            ("http://example.org", "/", "example.org"),
+            ("http://example.org/", "/", "example.org"),
+            ("http://example.org:80/a", "/a", "example.org"),
+            ("https://example.org:443/a?b=c", "/a?b=c", "example.org"),
+            ("https://example.org:80/a/", "/a/", "example.org:80"),
+            ("http://[::1]:9000?b=c", "/?b=c", "[::1]:9000"),
+        ] {
+            let uri: Uri = url.parse().unwrap();
+            assert_eq!(origin_form(&uri).unwrap().to_string(), path, "{url}");
+            assert_eq!(host_of(&uri).unwrap(), host, "{url}");
+        }
+    }
 }
