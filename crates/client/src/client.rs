@@ -5,6 +5,7 @@
 //! makes it again or calls another broker. The calls are in `namespace`, those of no namespace in
 //! `client/reads.rs`; `client/unary.rs` repeats them where that is safe.
 
+pub(crate) mod json;
 pub(crate) mod reads;
 pub(crate) mod state;
 pub(crate) mod unary;

@@ -80,7 +80,9 @@ pub use crate::delivery::{Delivery, FireId, Occasion};
 pub use crate::error::{Error, Problem};
 pub use crate::failure::Failure;
 pub use crate::namespace::alarms::Alarms;
+pub use crate::namespace::polling::{LeaseOptions, LeasedDelivery, SettleAnswer};
 pub use crate::namespace::reads::Fires;
+pub use crate::namespace::rules::RuleInfo;
 pub use crate::namespace::{List, Namespace, Touch};
 pub use crate::record::{
     Attempt, DeadGroup, DeadGroupFilter, DeadGroups, DeadLetterInfo, DeadLetters, Explanation,

@@ -1,5 +1,5 @@
 //! The calls of a namespace: schedule, cancel, touch, get, list, and workers. `reads` has more,
-//! `alarms` those about alarms.
+//! `alarms` those about alarms, `rules` those about rules, `polling` leases without a worker.
 //!
 //! The client repeats a call only if repeating it has no further effect or if no broker has carried
 //! it out. The [`Error`] of a call tells whether a broker may have carried it out. `task` builds
@@ -7,7 +7,9 @@
 //! `worker` has workers.
 
 pub(crate) mod alarms;
+pub(crate) mod polling;
 pub(crate) mod reads;
+pub(crate) mod rules;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -172,6 +174,19 @@ impl Namespace {
     ) -> Result<Vec<Result<CancelResult, Error>>, Error> {
         let keys = keys.into_iter().map(Into::into).collect();
         let (namespace, ids) = (self.name.to_string(), Vec::new());
+        self.client.unary().cancel(v1::CancelRequest { namespace, keys, ids }).await
+    }
+
+    /// Cancels the tasks with these ids. Returns one result for each, in order.
+    ///
+    /// # Errors
+    /// Those of [`Namespace::cancel`], if the whole call failed.
+    pub async fn cancel_ids(
+        &self,
+        ids: impl IntoIterator<Item = TaskId>,
+    ) -> Result<Vec<Result<CancelResult, Error>>, Error> {
+        let ids = ids.into_iter().map(|id| id.as_str().to_owned()).collect();
+        let (namespace, keys) = (self.name.to_string(), Vec::new());
         self.client.unary().cancel(v1::CancelRequest { namespace, keys, ids }).await
     }
 

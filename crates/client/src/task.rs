@@ -361,4 +361,13 @@ pub struct Task {
     pub content_type: String,
     /// Names and values to find it by.
     pub labels: HashMap<String, String>,
+    pub(crate) sent: v1::NewTask,
+}
+
+impl Task {
+    /// Schedule, target, retry policy and all else that was sent, as the message of the gRPC API.
+    #[must_use]
+    pub fn definition(&self) -> &v1::NewTask {
+        &self.sent
+    }
 }

@@ -21,7 +21,7 @@ use crate::task::{Scheduled, Task, TaskId, TaskState};
 use crate::{Error, Timestamp};
 
 /// The metadata of a status with which a broker sends the whole [`Problem`].
-const PROBLEM_METADATA: &str = "punctual-problem-bin";
+pub(crate) const PROBLEM_METADATA: &str = "punctual-problem-bin";
 
 /// The path of `Tasks.ScheduleMany`, which is called with [`SharedBatchCodec`].
 pub(crate) const SCHEDULE_MANY: &str = "/punctual.v1.Tasks/ScheduleMany";
@@ -202,7 +202,7 @@ pub(crate) fn task(task: v1::Task) -> Result<Task, Error> {
     Ok(Task {
         id: TaskId::new(task.id),
         namespace: task.namespace,
-        key: non_empty(sent.key),
+        key: non_empty(sent.key.clone()),
         state,
         fire_at: Timestamp::from_millis(task.fire_at_ms),
         nominal_at: Timestamp::from_millis(task.nominal_at_ms),
@@ -213,9 +213,10 @@ pub(crate) fn task(task: v1::Task) -> Result<Task, Error> {
         callback_of: non_empty(task.callback_of).map(FireId::new),
         end,
         ended_at: task.ended_at_ms.map(Timestamp::from_millis),
-        payload: sent.payload,
-        content_type: sent.content_type,
-        labels: sent.labels,
+        payload: sent.payload.clone(),
+        content_type: sent.content_type.clone(),
+        labels: sent.labels.clone(),
+        sent,
     })
 }
 

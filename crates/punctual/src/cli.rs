@@ -16,6 +16,7 @@ mod operations;
 mod output;
 mod pages;
 mod preview;
+mod rules;
 mod schedule;
 mod stats;
 mod tasks;
@@ -63,6 +64,9 @@ pub(crate) enum BrokerCommand {
     /// List, show, create, delete or test alarms
     #[command(subcommand)]
     Alarms(alarms::AlarmsCommand),
+    /// List, create or delete rules: what a touch of a key without a task creates
+    #[command(subcommand)]
+    Rules(rules::RulesCommand),
     /// Count the tasks of a namespace by state
     Stats(stats::StatsArgs),
     /// List all namespaces with their counts; needs an admin token
@@ -106,6 +110,7 @@ pub(crate) fn run(command: BrokerCommand) -> anyhow::Result<()> {
         BrokerCommand::Workers(args) => args.run(),
         BrokerCommand::Dead(command) => command.run(),
         BrokerCommand::Alarms(command) => command.run(),
+        BrokerCommand::Rules(command) => command.run(),
         BrokerCommand::Stats(args) => args.run(),
         BrokerCommand::Namespaces(args) => args.run(),
         BrokerCommand::Forecast(args) => args.run(),

@@ -40,13 +40,14 @@ use axum::body::Body;
 
 use crate::broker::Broker;
 use crate::listen::{Routes, call_router};
+use crate::virtual_clock::VirtualClock;
 use http::fast_path::{FastPath, FastRoute};
 
 /// Returns all routes, HTTP and gRPC, with the checks that every request passes.
-pub(crate) fn routes(broker: &Arc<Broker>) -> Routes {
+pub(crate) fn routes(broker: &Arc<Broker>, virtual_clock: Option<VirtualClock>) -> Routes {
     // gRPC has limits, deadlines and checks of its own, because its streams last.
     let grpc = grpc::routes(broker);
-    let router = self::http::router(Arc::clone(broker)).merge(grpc);
+    let router = self::http::router(Arc::clone(broker), virtual_clock).merge(grpc);
     let fast = FastPath::new(Arc::clone(broker));
     Arc::new(move |request, trust, address| {
         let Some(route) = FastRoute::of(&request) else {

@@ -11,7 +11,8 @@
 //! ended, `gather_measures` sums it over brokers for `alarms` and `live`; `routing` finds the owner
 //! of a partition, `peer` talks to other brokers; `owner_runner` starts owners, for `membership`,
 //! which makes this broker a member of a cluster, or for `sole`, if it is the only one; `courier`
-//! carries deliveries; `telemetry` has metrics and logs; `clock` is the machine's time.
+//! carries deliveries; `telemetry` has metrics and logs; `clock` is the machine's time, or
+//! virtual time, which `virtual_clock` moves.
 
 mod alarms;
 mod api;
@@ -41,7 +42,9 @@ mod store;
 mod task_form;
 mod telemetry;
 mod tls;
+mod touch_rules;
 mod view_namespace;
+mod virtual_clock;
 
 pub use api::http::preview;
 pub use auth::{ApiToken, Grant, Right, Rights, TokenError};
@@ -49,7 +52,7 @@ pub use config::{Config, ConfigError, Sharing};
 pub use courier::{MailServer, Reach, SecretError, SigningSecret, Signs};
 pub use error::BrokerError;
 pub use listen::raise_file_limit;
-pub use startup::run;
+pub use startup::{run, run_virtual};
 pub use store::MeteredStore;
 pub use telemetry::{LogFormat, start_log};
 pub use tls::{Authorities, Tls, TlsError};

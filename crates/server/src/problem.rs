@@ -61,6 +61,7 @@ problem_types! {
     TaskNotFound = ("task-not-found", "Task not found", NOT_FOUND);
     DeadLetterNotFound = ("dead-letter-not-found", "Dead letter not found", NOT_FOUND);
     AlarmNotFound = ("alarm-not-found", "Alarm not found", NOT_FOUND);
+    RuleNotFound = ("rule-not-found", "Rule not found", NOT_FOUND);
     OperationNotFound = ("operation-not-found", "Operation not found", NOT_FOUND);
     Unauthenticated = ("unauthenticated", "Unauthenticated", UNAUTHORIZED);
     Forbidden = ("forbidden", "Forbidden", FORBIDDEN);
@@ -231,6 +232,12 @@ impl Problem {
         let (namespace, name) = (namespace.as_str(), name.as_str());
         let detail = format!("alarm {name:?} not found in namespace {namespace:?}");
         Self::new(ProblemType::AlarmNotFound, detail)
+    }
+
+    pub(crate) fn rule_not_found(namespace: &Namespace, prefix: &str) -> Self {
+        let namespace = namespace.as_str();
+        let detail = format!("rule {prefix:?} not found in namespace {namespace:?}");
+        Self::new(ProblemType::RuleNotFound, detail)
     }
 
     /// Operations are kept by the broker that took them.

@@ -54,6 +54,15 @@ impl Client {
         Ok(NamespacePage { namespaces, next: non_empty(answer.next) })
     }
 
+    /// Returns the brokers of the cluster and their partitions, as in the HTTP API.
+    ///
+    /// # Errors
+    /// Any [`Error`].
+    pub async fn topology(&self) -> Result<serde_json::Value, Error> {
+        let (call, none) = (self.state.unary(), serde_json::Value::Null);
+        call.json(RetryWhen::Always, "GET", "/v1/topology", &none).await
+    }
+
     /// Shows the next fires of a cron expression. Nothing is scheduled.
     ///
     /// # Errors

@@ -1,8 +1,8 @@
 //! The HTTP API: requests become commands, replies become JSON.
 //!
-//! `tasks`, `explain`, `fires`, `dead_letters`, `operations`, `alarms`, `queues`, `workers`,
-//! `stats`, `namespaces`, `forecast`, `series`, `live`, `preview`, `health`, `whoami` and `console`
-//! hold the routes.
+//! `tasks`, `explain`, `fires`, `dead_letters`, `operations`, `alarms`, `rules`, `queues`,
+//! `workers`, `stats`, `namespaces`, `forecast`, `series`, `live`, `preview`, `health`, `whoami`,
+//! `clock` and `console` hold the routes.
 //! `admission` checks every request first, `fast_path` answers the most frequent ones without the
 //! router, `request` reads paths, queries and bodies, `preference` how much of a task a caller
 //! wants back, `response` writes successes, `page_cursor` spells cursors, and `openapi` makes the
@@ -11,6 +11,7 @@
 
 mod admission;
 mod alarms;
+mod clock;
 mod console;
 mod dead_letters;
 mod explain;
@@ -28,6 +29,7 @@ pub mod preview;
 mod queues;
 mod request;
 mod response;
+mod rules;
 mod series;
 mod stats;
 mod tasks;
@@ -50,13 +52,15 @@ use utoipa_axum::routes;
 use crate::broker::Broker;
 use crate::problem::Problem;
 use crate::telemetry::PAGE_TYPE;
+use crate::virtual_clock::VirtualClock;
 pub(super) use admission::{check_host, note_caller};
 use tasks::{batch, list};
 
 /// Returns the routes, and the checks that every request passes before them.
-pub(super) fn router(broker: Arc<Broker>) -> Router {
+pub(super) fn router(broker: Arc<Broker>, virtual_clock: Option<VirtualClock>) -> Router {
     routes()
         .0
+        .merge(virtual_clock.map(clock::routes).unwrap_or_default())
         .fallback(async || Problem::not_found())
         .method_not_allowed_fallback(async || Problem::method_not_allowed(None))
         .layer(from_fn_with_state(Arc::clone(&broker), admission::admit))
@@ -104,6 +108,8 @@ pub(crate) fn routes() -> (Router<Arc<Broker>>, OpenApi) {
         .routes(routes!(alarms::list))
         .routes(routes!(alarms::put, alarms::show, alarms::delete))
         .routes(routes!(alarms::test))
+        .routes(routes!(rules::list))
+        .routes(routes!(rules::put, rules::delete))
         .routes(routes!(stats::stats))
         .routes(routes!(namespaces::list))
         .routes(routes!(forecast::forecast))

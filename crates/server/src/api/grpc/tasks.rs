@@ -31,6 +31,7 @@ use crate::broker::Broker;
 use crate::problem::{Problem, TaskRef};
 use crate::shares::SharePermit;
 use crate::task_form::{TaskToSchedule, check_fires};
+use crate::touch_rules::TouchRules;
 
 /// Tasks, keys or ids in one message.
 const BATCH_MAX: usize = 10_000;
@@ -186,6 +187,14 @@ impl v1::tasks_server::Tasks for TasksApi {
             // Another caller may have created some of them meanwhile; those are touched.
             let exist = self.run_each(&namespace, missing, create, &mut response).await;
             missing = self.run_each(&namespace, exist, touch, &mut response).await;
+        } else if !missing.is_empty() {
+            let rules = TouchRules::read(&self.broker, &namespace).await;
+            let rules = rules.map_err(|error| convert::to_status(&error.into()))?;
+            let (ruled, others) = rules.split(missing);
+            let create = |key: &TaskKey| rules.create(key).unwrap_or_else(|| touch(key));
+            let exist = self.run_each(&namespace, ruled, create, &mut response).await;
+            missing = self.run_each(&namespace, exist, touch, &mut response).await;
+            missing.extend(others);
         }
         response.missing = missing.iter().map(|key| key.as_str().to_owned()).collect();
         Ok(Response::new(response))

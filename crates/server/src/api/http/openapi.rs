@@ -118,6 +118,7 @@ fn path_parameter(name: &str) -> Value {
         "key" => (schema::reference::<KeyText>(), "The key of the task, or its id."),
         "queue" => (schema::reference::<QueueText>(), "The queue."),
         "name" => (schema::reference::<AlarmNameText>(), "The name of the alarm."),
+        "prefix" => (schema::reference::<KeyText>(), "How the keys begin."),
         "id" => (json!({"type": "string"}), "The id of the operation."),
         "fire_id" => (schema::reference::<FireIdText>(), "The fire id of the dead letter."),
         _ => (json!({"type": "string"}), ""),

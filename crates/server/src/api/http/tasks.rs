@@ -27,7 +27,7 @@ use utoipa::{IntoParams, ToSchema};
 use super::preference::{AnswerDepth, PreferHeader};
 use super::request::{self, BODY_BYTES_MAX, JsonBody, PathName, QueryParams};
 use super::response::{self, ApiResult};
-use crate::api::command_batch::{next_result, unexpected_reply};
+use crate::api::command_batch::{expect_scheduled, next_result, unexpected_reply};
 use crate::api::find_task::{NamedTask, candidates, command_task};
 use crate::broker::Broker;
 use crate::problem::{Problem, TaskRef};
@@ -36,6 +36,7 @@ use crate::task_form::{
     Delay, EndedTask, InstantText, Interval, KeylessTask, TaskAnswer, TaskBody, TaskToSchedule,
     TimeValue, check_fires, parse_duration_field,
 };
+use crate::touch_rules::TouchRules;
 use version_wait::{AfterVersion, VersionWait, VersionWaitText, find_changed};
 
 /// The result of a cancel.
@@ -268,11 +269,15 @@ pub(super) async fn cancel_task(broker: &Broker, namespace: &Namespace, name: &s
 /// Touch a task
 ///
 /// Postpones a watch by its `within`, or moves the next fire of a watch or of a task that fires
-/// once. Tasks with `cron` or `every` cannot be touched.
+/// once. Tasks with `cron` or `every` cannot be touched. If no task has the key and a rule is for
+/// its prefix, the watch of the rule is created.
 #[utoipa::path(
     post, path = "/v1/{namespace}/tasks/{key}/touch", tag = "tasks", operation_id = "touch_task",
     request_body = TouchRequest, params(PreferHeader),
-    responses((status = 200, description = "The task.", body = TaskOrTouched))
+    responses(
+        (status = 200, description = "The task.", body = TaskOrTouched),
+        (status = 201, description = "A rule has created the task.", body = TaskOrScheduled),
+    )
 )]
 pub(crate) async fn touch(
     State(broker): State<Arc<Broker>>,
@@ -294,6 +299,24 @@ pub(super) async fn touch_task(
     let push = push(body.r#in.as_deref(), body.at.as_ref(), body.within.as_deref())?;
     let task = TaskRef { namespace, name };
     let depth = AnswerDepth::wanted(headers);
+    if let Some(response) = touch_existing(broker, task, push, depth).await? {
+        return Ok(response);
+    }
+    let created = match create_by_rule(broker, task, depth).await {
+        // Another caller has created it meanwhile.
+        Err(EngineError::Exists(_)) => touch_existing(broker, task, push, depth).await?,
+        created => created.map_err(|error| Problem::of_task(error, task))?,
+    };
+    created.ok_or_else(|| Problem::task_not_found(task))
+}
+
+/// Touches a task. Returns `None` if there is none.
+async fn touch_existing(
+    broker: &Broker,
+    task: TaskRef<'_>,
+    push: TouchTo,
+    depth: AnswerDepth,
+) -> Result<Option<Response>, Problem> {
     for (owner, subject) in candidates(&broker.owners, task)? {
         let mut commands = vec![Command::Touch(subject.clone(), push)];
         commands.extend((depth == AnswerDepth::Whole).then_some(Command::Get(subject)));
@@ -301,17 +324,34 @@ pub(super) async fn touch_task(
         match (next_result(&mut results), next_result(&mut results)) {
             (Err(EngineError::NotFound), _) => {}
             (Err(error), _) => return Err(Problem::of_task(error, task)),
-            (_, Ok(Reply::Task(found))) => return Ok(response::task(StatusCode::OK, &found)),
+            (_, Ok(Reply::Task(found))) => {
+                return Ok(Some(response::task(StatusCode::OK, &found)));
+            }
             // A minimal answer, or a task that became due at once and has ended before it was read.
             (Ok(Reply::Touched { fire_at, version }), _) => {
                 let (fire_at, version) = (fire_at.to_string(), version.get());
                 let response = response::ok(&TouchedAnswer { fire_at, version })?;
-                return Ok(depth.applied_to(response));
+                return Ok(Some(depth.applied_to(response)));
             }
             (Ok(reply), _) => return Err(unexpected_reply(&reply).into()),
         }
     }
-    Err(Problem::task_not_found(task))
+    Ok(None)
+}
+
+/// Creates the watch of a key that has no task. Returns `None` if no rule says what to create.
+async fn create_by_rule(
+    broker: &Broker,
+    task: TaskRef<'_>,
+    depth: AnswerDepth,
+) -> Result<Option<Response>, EngineError> {
+    let Ok(key) = TaskKey::new(task.name) else { return Ok(None) };
+    let rules = TouchRules::read(broker, task.namespace).await?;
+    let Some(create) = rules.create(&key) else { return Ok(None) };
+    let mut results =
+        broker.owners.of_key(task.namespace, &key).call(vec![create]).await?.into_iter();
+    let scheduled = next_result(&mut results).and_then(expect_scheduled)?;
+    Ok(Some(scheduled_response(&scheduled, depth)))
 }
 
 /// Pause a task

@@ -28,6 +28,7 @@ fn of_parameter(name: &str) -> Option<Value> {
         "key" => "order-1",
         "queue" => "emails",
         "name" => "errors",
+        "prefix" => "lamp-",
         "fire_id" => "01q3dcbd0001r0000c0000001a-01q3dcbd00",
         "idempotency-key" => "7f3a",
         "if-match" => "\"3\"",
@@ -112,6 +113,10 @@ fn bodies(operation: &str) -> Vec<(&'static str, Value)> {
         "refuse" => vec![("refuse", json!({"token": "TOKEN", "reason": "unknown order"}))],
         "extend" => vec![("extend", json!({"token": "TOKEN", "lease": "1m"}))],
         "put_alarm" => alarms().into(),
+        "put_rule" => {
+            let [.., watch] = tasks();
+            vec![watch]
+        }
         _ => vec![],
     }
 }

@@ -64,7 +64,8 @@ fn of_verb(operation: &Value) -> Vec<P> {
         "get_task" | "list_fires" | "explain_task" => (&[&OWNER, &STORE], &[P::TaskNotFound]),
         "cancel_task" => (&[&OWNER], &[P::TaskNotFound]),
         "touch_task" => {
-            (&[&OWNER], &[P::TaskNotFound, P::Firing, P::Paused, P::NotAWatch, P::NotTouchable])
+            let touch = &[P::TaskNotFound, P::Firing, P::Paused, P::NotAWatch, P::NotTouchable];
+            (&[&OWNER, &GROWTH], touch)
         }
         "pause_task" | "resume_task" | "fire_task" => {
             (&[&OWNER], &[P::TaskNotFound, P::Firing, P::Paused])
@@ -81,6 +82,9 @@ fn of_verb(operation: &Value) -> Vec<P> {
         "start_operation" => (&[&OWNER, &STORE], &[]),
         "get_operation" | "stop_operation" => (&[], &[P::OperationNotFound]),
         "put_alarm" => (&[&OWNER, &STORE, &GROWTH], &[]),
+        "list_rules" => (&[&OWNER], &[]),
+        "put_rule" => (&[&OWNER, &GROWTH], &[]),
+        "delete_rule" => (&[&OWNER, &GROWTH], &[P::RuleNotFound]),
         "list_alarms" => (&[&STORE], &[]),
         "get_alarm" => (&[&OWNER, &STORE], &[P::AlarmNotFound]),
         "delete_alarm" => (&[&OWNER], &[P::AlarmNotFound]),

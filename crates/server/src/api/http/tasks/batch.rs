@@ -39,6 +39,7 @@ use crate::schema::{
 use crate::task_form::{
     Delay, Interval, KeylessTask, NewTaskBody, TaskAnswer, TaskToSchedule, TimeValue,
 };
+use crate::touch_rules::TouchRules;
 
 /// The result of creating many tasks.
 #[derive(Debug, Serialize, ToSchema)]
@@ -308,7 +309,8 @@ struct KeyProblem {
 
 /// Touch many tasks
 ///
-/// Touches tasks by their keys, and creates those that are missing if `create` is given.
+/// Touches tasks by their keys, and creates those that are missing if `create` is given or a rule
+/// says what to create.
 #[utoipa::path(
     post, path = "/v1/{namespace}/touch", tag = "tasks", operation_id = "touch_tasks",
     request_body = TouchManyRequest,
@@ -347,6 +349,13 @@ pub(crate) async fn touch(
         // Another caller may have created some of them meanwhile; those are touched.
         let exist = run_each(&broker, &namespace, missing, create, &mut answer).await;
         missing = run_each(&broker, &namespace, exist, touch, &mut answer).await;
+    } else if !missing.is_empty() {
+        let rules = TouchRules::read(&broker, &namespace).await?;
+        let (ruled, others) = rules.split(missing);
+        let create = |key: &TaskKey| rules.create(key).unwrap_or_else(|| touch(key));
+        let exist = run_each(&broker, &namespace, ruled, create, &mut answer).await;
+        missing = run_each(&broker, &namespace, exist, touch, &mut answer).await;
+        missing.extend(others);
     }
     answer.missing = missing.iter().map(|key| key.as_str().to_owned()).collect();
     response::ok(&answer)

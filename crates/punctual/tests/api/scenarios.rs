@@ -1,0 +1,309 @@
+//! Runs the scenarios of `clients/scenarios` through the Rust client and through the command line.
+//! `clients/scenarios/README.md` describes the files.
+//!
+//! One runner executes the steps; a [`Driver`] makes the calls of the API. A scenario that a driver
+//! cannot run is listed with the reason in its file of exceptions, and must then fail.
+
+mod command_line;
+mod matching;
+mod rust_client;
+mod task_json;
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use punctual_test_support::ports::free_address;
+use punctual_test_support::{BrokerProcess, DevBroker, ScriptedReceiver, WAIT_MAX};
+use serde_json::{Map, Value, json};
+use tempfile::TempDir;
+
+use self::matching::{check, expand, pick};
+
+const CLOCK_DEFAULT: &str = "2027-01-04T08:00:00Z";
+/// Scenarios that run at the same time: they mostly wait for processes to start.
+const THREADS: usize = 3;
+
+/// Why a step did not succeed.
+#[derive(Debug)]
+enum StepFailure {
+    /// The broker refused it, with this problem document.
+    Problem(Value),
+    /// The driver cannot make the call, or the answer is not as expected.
+    Other(String),
+}
+
+impl From<String> for StepFailure {
+    fn from(why: String) -> Self {
+        Self::Other(why)
+    }
+}
+
+impl From<&str> for StepFailure {
+    fn from(why: &str) -> Self {
+        Self::Other(why.to_owned())
+    }
+}
+
+type StepResult = Result<Value, StepFailure>;
+
+/// Makes the calls of the API, and returns their answers in the form of the HTTP API.
+trait Driver {
+    fn call(&mut self, verb: &str, args: &mut Arguments, token: Option<&str>) -> StepResult;
+}
+
+/// The arguments of a step. Those that no one takes fail the scenario.
+#[derive(Debug)]
+struct Arguments(Map<String, Value>);
+
+impl Arguments {
+    fn take(&mut self, name: &str) -> Option<Value> {
+        self.0.remove(name)
+    }
+
+    fn text(&mut self, name: &str) -> Option<String> {
+        self.take(name).map(|value| match value {
+            Value::String(text) => text,
+            other => other.to_string(),
+        })
+    }
+
+    fn required(&mut self, name: &str) -> Result<String, StepFailure> {
+        self.text(name).ok_or_else(|| StepFailure::Other(format!("{name} is missing")))
+    }
+
+    fn number(&mut self, name: &str) -> Option<u32> {
+        self.take(name).and_then(|value| u32::try_from(value.as_u64()?).ok())
+    }
+
+    fn texts(&mut self, name: &str) -> Option<Vec<String>> {
+        let values = self.take(name)?.as_array()?.clone();
+        Some(values.iter().filter_map(|value| Some(value.as_str()?.to_owned())).collect())
+    }
+
+    fn namespace(&mut self) -> String {
+        self.text("namespace").unwrap_or_else(|| "shop".to_owned())
+    }
+}
+
+/// The broker of one scenario.
+enum ScenarioBroker {
+    Dev(DevBroker),
+    Serve { process: Option<BrokerProcess>, dir: TempDir, address: SocketAddr, flags: Vec<String> },
+}
+
+impl ScenarioBroker {
+    fn start(scenario: &Value) -> Self {
+        let args = scenario["args"].as_array().into_iter().flatten();
+        let args = args.map(|arg| arg.as_str().unwrap().to_owned());
+        if scenario["broker"] == "serve" {
+            let flags = std::iter::once("--allow-private-targets".to_owned()).chain(args).collect();
+            let dir = tempfile::tempdir().unwrap();
+            let mut broker = Self::Serve { process: None, dir, address: free_address(), flags };
+            broker.restart();
+            return broker;
+        }
+        let clock = scenario["clock"].as_str().unwrap_or(CLOCK_DEFAULT);
+        let args: Vec<String> = args.collect();
+        let mut flags = vec!["--listen", "127.0.0.1:0", "--clock", clock];
+        flags.extend(args.iter().map(String::as_str));
+        Self::Dev(DevBroker::run(&flags))
+    }
+
+    fn address(&self) -> SocketAddr {
+        match self {
+            Self::Dev(broker) => broker.client.address,
+            Self::Serve { address, .. } => *address,
+        }
+    }
+
+    fn restart(&mut self) {
+        let Self::Serve { process, dir, address, flags } = self else {
+            panic!("only a broker with a store on disk can restart");
+        };
+        if let Some(process) = process.take() {
+            process.kill();
+        }
+        let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+        *process = Some(BrokerProcess::start_at(*address, dir.path(), &flags).0);
+    }
+
+    fn clock(&self, method: &str, path: &str, body: &Value, token: Option<&str>) -> StepResult {
+        let Self::Dev(_) = self else {
+            return Err("a broker in real time has no clock to move".into());
+        };
+        let url = format!("http://{}/v1/clock{path}", self.address());
+        let request = http::Request::builder().method(method).uri(url);
+        let request = request.header("content-type", "application/json");
+        let request = match token {
+            Some(token) => request.header("authorization", format!("Bearer {token}")),
+            None => request,
+        };
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        let config = ureq::Agent::config_builder().http_status_as_error(false);
+        let agent = ureq::Agent::from(config.timeout_global(Some(WAIT_MAX)).build());
+        let mut answer =
+            agent.run(request.body(body).unwrap()).map_err(|error| error.to_string())?;
+        let text = answer.body_mut().read_to_string().map_err(|error| error.to_string())?;
+        let json: Value = serde_json::from_str(&text).map_err(|error| error.to_string())?;
+        if answer.status().is_success() { Ok(json) } else { Err(StepFailure::Problem(json)) }
+    }
+}
+
+/// Runs one scenario. Returns why it failed.
+fn run(scenario: &Value, make: fn(SocketAddr) -> Box<dyn Driver>) -> Result<(), String> {
+    for key in scenario.as_object().unwrap().keys() {
+        let known = ["name", "broker", "clock", "args", "token", "steps"].contains(&key.as_str());
+        assert!(known, "unknown key {key} of a file");
+    }
+    let mut broker = ScenarioBroker::start(scenario);
+    let mut driver = make(broker.address());
+    let (mut names, mut receivers) = (HashMap::new(), Vec::new());
+    for (index, step) in scenario["steps"].as_array().unwrap().iter().enumerate() {
+        let result =
+            one_step(scenario, step, &mut names, &mut receivers, |verb, args, token| match verb {
+                "restart" => {
+                    broker.restart();
+                    Ok(Value::Null)
+                }
+                "advance" => {
+                    let body = Value::Object(std::mem::take(&mut args.0));
+                    broker.clock("POST", "/advance", &body, token)
+                }
+                "clock" => broker.clock("GET", "", &Value::Null, token),
+                _ => driver.call(verb, args, token),
+            });
+        result.map_err(|why| {
+            let step: String = step.to_string().chars().take(400).collect();
+            format!("step {}: {step}\n      {why}", index + 1)
+        })?;
+    }
+    Ok(())
+}
+
+fn one_step(
+    scenario: &Value,
+    step: &Value,
+    names: &mut HashMap<String, Value>,
+    receivers: &mut Vec<ScriptedReceiver>,
+    mut call: impl FnMut(&str, &mut Arguments, Option<&str>) -> StepResult,
+) -> Result<(), String> {
+    let fields = step.as_object().ok_or("a step is an object")?;
+    let is_verb = |key: &&String| !["gives", "fails", "bind", "token"].contains(&key.as_str());
+    let verbs: Vec<&String> = fields.keys().filter(is_verb).collect();
+    let [verb] = verbs.as_slice() else { return Err(format!("not one verb: {verbs:?}")) };
+    let args = expand(&step[verb.as_str()], names).as_object().cloned().unwrap_or_default();
+    let mut args = Arguments(args);
+    let token = step["token"].as_str().or(scenario["token"].as_str());
+    let result = match verb.as_str() {
+        "receiver" => {
+            let answers = args.take("answers").and_then(|it| it.as_array().cloned());
+            receivers.push(ScriptedReceiver::start(answers.ok_or("answers are missing")?));
+            Ok(json!({"url": receivers.last().map(|it| it.url.clone())}))
+        }
+        "received" => {
+            let requests: Vec<Value> = receivers.iter().flat_map(|it| it.requests()).collect();
+            Ok(json!({"requests": requests}))
+        }
+        verb => call(verb, &mut args, token),
+    };
+    let answer = match (result, fields.get("fails")) {
+        (Err(StepFailure::Other(why)), _) => return Err(why),
+        (Ok(answer), Some(_)) => return Err(format!("expected a failure, got {answer}")),
+        (Err(StepFailure::Problem(problem)), None) => return Err(format!("failed: {problem}")),
+        (Err(StepFailure::Problem(problem)), Some(want)) => {
+            check(&expand(want, names), &problem, "problem")?;
+            problem
+        }
+        (Ok(answer), None) => answer,
+    };
+    if !args.0.is_empty() {
+        return Err(format!("{verb} does not know the arguments {:?}", args.0));
+    }
+    if let Some(want) = fields.get("gives") {
+        check(&expand(want, names), &answer, "answer")?;
+    }
+    for (name, path) in fields.get("bind").and_then(Value::as_object).into_iter().flatten() {
+        names.insert(name.clone(), pick(&answer, path.as_str().unwrap_or_default())?);
+    }
+    Ok(())
+}
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../clients/scenarios")
+}
+
+/// Scenarios by the name of their file.
+fn scenarios() -> BTreeMap<String, Value> {
+    let files = fs::read_dir(folder()).unwrap().map(|entry| entry.unwrap().path());
+    let files = files.filter(|path| path.extension().is_some_and(|it| it == "json"));
+    let read = |path: PathBuf| {
+        let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+        let text = fs::read_to_string(&path).unwrap();
+        (name, serde_json::from_str(&text).unwrap_or_else(|error| panic!("{path:?}: {error}")))
+    };
+    files.map(read).collect()
+}
+
+/// Lines of `FILE: reason`, by file.
+fn exceptions(list: &str) -> BTreeMap<String, String> {
+    let text = fs::read_to_string(folder().join(list)).unwrap();
+    let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let entry = |line: &str| {
+        let (file, reason) = line.split_once(": ").unwrap_or_else(|| panic!("{line}: no reason"));
+        (file.to_owned(), reason.to_owned())
+    };
+    lines.map(entry).collect()
+}
+
+/// Runs all scenarios. Exactly those in the list of exceptions must fail.
+fn run_all(list: &str, make: fn(SocketAddr) -> Box<dyn Driver>) {
+    let (scenarios, exceptions) = (scenarios(), exceptions(list));
+    for file in exceptions.keys() {
+        assert!(scenarios.contains_key(file), "{list} names {file}, which does not exist");
+    }
+    let waiting: Arc<Mutex<VecDeque<(String, Value)>>> =
+        Arc::new(Mutex::new(scenarios.into_iter().collect()));
+    let threads: Vec<_> = (0..THREADS)
+        .map(|_| {
+            let waiting = Arc::clone(&waiting);
+            thread::spawn(move || {
+                let mut done = Vec::new();
+                loop {
+                    let next = waiting.lock().unwrap().pop_front();
+                    let Some((file, scenario)) = next else { return done };
+                    done.push((file, run(&scenario, make)));
+                }
+            })
+        })
+        .collect();
+    let done: Vec<(String, Result<(), String>)> =
+        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect();
+    let mut faults: Vec<String> = Vec::new();
+    for (file, result) in &done {
+        match (result, exceptions.get(file)) {
+            (Ok(()), Some(_)) => faults.push(format!("{file} passes: remove it from {list}")),
+            (Err(why), None) => faults.push(format!("{file}: {why}")),
+            _ => {}
+        }
+    }
+    let passed = done.iter().filter(|(_, result)| result.is_ok()).count();
+    assert!(faults.is_empty(), "{passed} passed; faults:\n{}", faults.join("\n"));
+}
+
+#[test]
+fn the_rust_client_passes_all_scenarios_but_its_exceptions() {
+    run_all("rust-exceptions", rust_client::driver);
+}
+
+#[test]
+fn the_command_line_passes_all_scenarios_but_its_exceptions() {
+    run_all("cli-exceptions", command_line::driver);
+}
+
+/// The longest time that a driver waits for deliveries of a worker.
+const WORK_MAX: Duration = Duration::from_secs(30);
