@@ -1,0 +1,3 @@
+module punctual.dev/go
+
+go 1.23

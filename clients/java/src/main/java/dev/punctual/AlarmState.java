@@ -1,0 +1,6 @@
+package dev.punctual;
+
+/** Whether the condition of an alarm holds. */
+public enum AlarmState {
+    OK, RAISED
+}

@@ -1,0 +1,6 @@
+package dev.punctual;
+
+import java.time.Instant;
+
+/** The task had fired before. */
+public record AlreadyFired(Instant at) implements CancelResult {}

@@ -1,0 +1,6 @@
+package dev.punctual;
+
+/** How a fire ended. */
+public enum FireEnd {
+    DONE, DEAD, CANCELLED, REPLACED, SKIPPED
+}

@@ -1,0 +1,8 @@
+package dev.punctual;
+
+import java.time.Duration;
+import java.time.Instant;
+import java.util.List;
+
+/** Fires expected per step. If it is not {@code complete}, it counts to {@code completeUntil} only. */
+public record Forecast(Instant from, Duration step, boolean complete, Instant completeUntil, List<Step> steps) {}

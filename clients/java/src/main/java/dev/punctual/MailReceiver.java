@@ -1,0 +1,6 @@
+package dev.punctual;
+
+import java.util.List;
+
+/** Who gets a mail. */
+public record MailReceiver(List<String> to) {}

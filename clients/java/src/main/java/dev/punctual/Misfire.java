@@ -1,0 +1,6 @@
+package dev.punctual;
+
+/** What happens with fires that came too late. */
+public enum Misfire {
+    FIRE_ONCE, FIRE_ALL, SKIP
+}

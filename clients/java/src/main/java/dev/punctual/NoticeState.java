@@ -1,0 +1,6 @@
+package dev.punctual;
+
+/** Whether a notice was delivered. */
+public enum NoticeState {
+    WAITING, DONE, FAILED
+}

@@ -1,0 +1,17 @@
+package dev.punctual;
+
+import java.time.Instant;
+
+/** An operation on many tasks. */
+public record Operation(
+        String id,
+        @JsonName("do") OperationVerb verb,
+        TaskFilter where,
+        OperationState state,
+        long matched,
+        long changed,
+        long failed,
+        Instant startedAt,
+        Instant endedAt,
+        String problem,
+        String by) {}

@@ -1,0 +1,6 @@
+package dev.punctual;
+
+/** The state of an operation. */
+public enum OperationState {
+    RUNNING, DONE, STOPPED, FAILED
+}

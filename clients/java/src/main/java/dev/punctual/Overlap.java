@@ -1,0 +1,6 @@
+package dev.punctual;
+
+/** What happens with a fire that comes while the previous one is in flight. */
+public enum Overlap {
+    ALLOW, SKIP, QUEUE_ONE
+}

@@ -1,0 +1,6 @@
+package dev.punctual;
+
+import java.time.Instant;
+
+/** The short answer to a schedule call. */
+public record ScheduledTask(String id, Instant fireAt, long version) {}

@@ -1,0 +1,6 @@
+package dev.punctual;
+
+/** Why fires were skipped. */
+public enum SkipReason {
+    MISFIRE, OVERLAP, PAUSED
+}

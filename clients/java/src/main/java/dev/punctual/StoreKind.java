@@ -1,0 +1,6 @@
+package dev.punctual;
+
+/** Where a broker keeps tasks. */
+public enum StoreKind {
+    MEMORY, EMBEDDED, REDIS
+}

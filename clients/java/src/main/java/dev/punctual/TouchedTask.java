@@ -1,0 +1,6 @@
+package dev.punctual;
+
+import java.time.Instant;
+
+/** The short answer to a touch. */
+public record TouchedTask(Instant fireAt, long version) {}
