@@ -6,13 +6,14 @@ use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use crate::fixture::receiver::ReceiverModel;
+use crate::fixture::scenario::RandomScenario;
 use crate::fixture::{
     OwnerFixture, PARTITION, PendingReply, RandomHandOvers, SeededRng, StoreFault, key, keyed,
     millis, once, ready, secs, seeds, shop,
 };
 use punctual_core::{
-    Backoff, DeadReason, Due, FireEnd, Guarantee, Jitter, NewTask, Outcome, RetryPolicy, Task,
-    TaskId, TaskState, Timestamp,
+    Backoff, DeadReason, Due, FireEnd, Guarantee, Jitter, NewTask, RetryPolicy, Task, TaskId,
+    TaskState, Timestamp,
 };
 use punctual_engine::{Cancelled, Command, Condition, Delivery, Scheduled, Subject, TouchTo};
 use punctual_store::TaskStore;
@@ -25,9 +26,6 @@ const SEEDS_KEPT: [u64; 4] = [30, 36, 2730, 8942];
 const SEEDS_KEPT_WAITING: [u64; 2] = [2837, 7682];
 /// The same with hand-overs.
 const SEEDS_KEPT_HAND_OVER: [u64; 2] = [6967, 16470];
-/// How many actions are performed at once.
-const ACTIONS_MAX: u32 = 6;
-const STEPS: u32 = 400;
 
 #[test]
 fn the_guarantees_hold_in_random_scenarios() {
@@ -79,58 +77,11 @@ struct GuaranteeScenario {
     names: HashMap<String, TaskId>,
 }
 
-impl GuaranteeScenario {
-    fn new(seed: u64, hand_overs: Option<RandomHandOvers>) -> Self {
-        let mut fixture = OwnerFixture::new();
-        if let Some(hand_overs) = &hand_overs {
-            hand_overs.begin(&mut fixture);
-        }
-        Self {
-            fixture,
-            rng: SeededRng::new(seed),
-            hand_overs,
-            receiver: ReceiverModel::default(),
-            expected: HashMap::new(),
-            received: HashMap::new(),
-            scheduling: Vec::new(),
-            cancelling: Vec::new(),
-            touching: Vec::new(),
-            pausing: Vec::new(),
-            getting: Vec::new(),
-            redriven: HashSet::new(),
-            names: HashMap::new(),
-        }
-    }
+impl RandomScenario for GuaranteeScenario {
+    const STEPS: u32 = 400;
 
-    fn with_waiting_deliveries(mut self, seed: u64) -> Self {
-        self.fixture.hold_some_deliveries(seed);
-        self
-    }
-
-    /// Runs the scenario and returns how many hand-overs there were.
-    fn run(mut self) -> u32 {
-        for _ in 0..STEPS {
-            self.fixture.step_courier();
-            self.check_sent();
-            self.step();
-            self.check_sent();
-            if self.fixture.stopped.take().is_some() {
-                self.crash();
-            }
-        }
-        self.fixture.fault = StoreFault::None;
-        self.fixture.courier_rng = None;
-        self.fixture.send_all_waiting();
-        self.check_sent();
-        self.fixture.set_capacity(256);
-        self.fixture.extend_lease_forever();
-        while self.fixture.is_handing_over() {
-            self.fixture.step();
-            self.check_sent();
-        }
-        self.recover();
-        self.check_end();
-        self.fixture.hand_overs
+    fn fixture(&mut self) -> &mut OwnerFixture {
+        &mut self.fixture
     }
 
     fn step(&mut self) {
@@ -171,6 +122,79 @@ impl GuaranteeScenario {
         }
     }
 
+    /// Checks what was sent, after the callers have taken their replies.
+    fn check_sent(&mut self) {
+        self.take_replies();
+        self.take_replies_of_changes();
+        self.take_replies_of_lookups();
+        self.fixture.check_gauges();
+        for delivery in self.fixture.sent.drain(..) {
+            let id = delivery.fire_id.task;
+            self.receiver.receive(&delivery, self.fixture.crashes > 0);
+            let times = self.received.entry(id).or_default();
+            *times += 1;
+            let at_most_once = delivery.definition.guarantee == Guarantee::AtMostOnce;
+            if at_most_once && !self.redriven.contains(&id) {
+                assert_eq!(*times, 1, "an at-most-once fire was received twice: {delivery:?}");
+            }
+            if let Some(expected_task) = self.expected.get(&id) {
+                // A redrive may send it, even if another task had its key meanwhile.
+                let over = expected_task.over && !self.redriven.contains(&id);
+                assert!(!over, "sent after it was cancelled or replaced: {delivery:?}");
+                assert!(!expected_task.paused, "sent while paused: {delivery:?}");
+                assert!(
+                    delivery.version >= expected_task.task.version,
+                    "an older version: {delivery:?}"
+                );
+            }
+        }
+    }
+
+    fn forget_replies(&mut self) {
+        self.scheduling.clear();
+        self.cancelling.clear();
+        self.touching.clear();
+        self.pausing.clear();
+        self.getting.clear();
+    }
+}
+
+impl GuaranteeScenario {
+    fn new(seed: u64, hand_overs: Option<RandomHandOvers>) -> Self {
+        let mut fixture = OwnerFixture::new();
+        if let Some(hand_overs) = &hand_overs {
+            hand_overs.begin(&mut fixture);
+        }
+        Self {
+            fixture,
+            rng: SeededRng::new(seed),
+            hand_overs,
+            receiver: ReceiverModel::default(),
+            expected: HashMap::new(),
+            received: HashMap::new(),
+            scheduling: Vec::new(),
+            cancelling: Vec::new(),
+            touching: Vec::new(),
+            pausing: Vec::new(),
+            getting: Vec::new(),
+            redriven: HashSet::new(),
+            names: HashMap::new(),
+        }
+    }
+
+    fn with_waiting_deliveries(mut self, seed: u64) -> Self {
+        self.fixture.hold_some_deliveries(seed);
+        self
+    }
+
+    /// Runs the scenario and returns how many hand-overs there were.
+    fn run(mut self) -> u32 {
+        self.run_steps();
+        self.recover();
+        self.check_end();
+        self.fixture.hand_overs
+    }
+
     /// Sends a command about a task whose delivery waits in the courier, or lets the owner lose
     /// the delivery in another way.
     fn command_waiting(&mut self) -> bool {
@@ -204,27 +228,6 @@ impl GuaranteeScenario {
         }
         self.perform_at_times();
         true
-    }
-
-    /// Performs the next actions, now and then, so that commands are answered before the courier
-    /// sends anything.
-    fn perform_at_times(&mut self) {
-        if self.fixture.roll_waiting(2) == Some(0) {
-            for _ in 0..ACTIONS_MAX {
-                self.check_sent();
-                if !self.fixture.actions.is_empty() {
-                    self.fixture.perform(0);
-                }
-            }
-        }
-    }
-
-    fn lose_partition(&mut self) {
-        let crashes = self.fixture.crashes;
-        self.fixture.lose_partition();
-        if self.fixture.crashes > crashes {
-            self.forget_replies();
-        }
     }
 
     fn schedule(&mut self) {
@@ -358,19 +361,6 @@ impl GuaranteeScenario {
         self.fixture.act();
     }
 
-    fn crash(&mut self) {
-        self.forget_replies();
-        self.fixture.crash();
-    }
-
-    fn forget_replies(&mut self) {
-        self.scheduling.clear();
-        self.cancelling.clear();
-        self.touching.clear();
-        self.pausing.clear();
-        self.getting.clear();
-    }
-
     /// Takes the replies to lookups: a task of which nothing was sent is not firing.
     fn take_replies_of_lookups(&mut self) {
         for (id, mut answer) in std::mem::take(&mut self.getting) {
@@ -389,32 +379,11 @@ impl GuaranteeScenario {
 
     /// Answers everything and acks every delivery, until nothing is left to do.
     fn recover(&mut self) {
-        // The store is available again and answers what is pending; then calls are accepted again.
-        for _ in 0..3 {
-            self.fixture.now = self.fixture.now.after(millis(200));
-            self.fixture.act();
-            self.check_sent();
-            while !self.fixture.actions.is_empty() {
-                self.fixture.perform(0);
-                self.check_sent();
-            }
-        }
+        self.answer_pending();
         for id in self.expected.keys().copied().collect::<Vec<_>>() {
             self.resume_one(id);
         }
-        for _ in 0..400 {
-            self.fixture.act();
-            self.check_sent();
-            while !self.fixture.actions.is_empty() || !self.fixture.in_flight.is_empty() {
-                if self.fixture.actions.is_empty() {
-                    self.fixture.report(Outcome::Acked);
-                } else {
-                    self.fixture.perform(0);
-                }
-                self.check_sent();
-            }
-            self.fixture.now = self.fixture.now.after(secs(1));
-        }
+        self.settle_all(400);
     }
 
     /// Takes the replies to schedule and cancel commands.
@@ -493,34 +462,6 @@ impl GuaranteeScenario {
                 }
                 Err(TryRecvError::Empty) => self.pausing.push((id, answer)),
                 _ => {}
-            }
-        }
-    }
-
-    /// Checks what was sent, after the callers have taken their replies.
-    fn check_sent(&mut self) {
-        self.take_replies();
-        self.take_replies_of_changes();
-        self.take_replies_of_lookups();
-        self.fixture.check_gauges();
-        for delivery in self.fixture.sent.drain(..) {
-            let id = delivery.fire_id.task;
-            self.receiver.receive(&delivery, self.fixture.crashes > 0);
-            let times = self.received.entry(id).or_default();
-            *times += 1;
-            let at_most_once = delivery.definition.guarantee == Guarantee::AtMostOnce;
-            if at_most_once && !self.redriven.contains(&id) {
-                assert_eq!(*times, 1, "an at-most-once fire was received twice: {delivery:?}");
-            }
-            if let Some(expected_task) = self.expected.get(&id) {
-                // A redrive may send it, even if another task had its key meanwhile.
-                let over = expected_task.over && !self.redriven.contains(&id);
-                assert!(!over, "sent after it was cancelled or replaced: {delivery:?}");
-                assert!(!expected_task.paused, "sent while paused: {delivery:?}");
-                assert!(
-                    delivery.version >= expected_task.task.version,
-                    "an older version: {delivery:?}"
-                );
             }
         }
     }

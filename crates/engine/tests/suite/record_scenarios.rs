@@ -8,6 +8,7 @@
 use std::collections::{HashMap, HashSet};
 
 use crate::fixture::receiver::ReceiverModel;
+use crate::fixture::scenario::RandomScenario;
 use crate::fixture::{
     OwnerFixture, PARTITION, PendingReply, RandomHandOvers, SeededRng, StoreFault, answer_to, key,
     keyed, millis, once, ready, secs, seeds, shop,
@@ -25,7 +26,6 @@ use tokio::sync::oneshot::error::TryRecvError;
 const SEEDS_DEFAULT: u64 = 200;
 /// Each failed once.
 const SEEDS_KEPT: [u64; 4] = [7876, 2999, 9168, 13703];
-const STEPS: u32 = 350;
 const KEYS: u64 = 6;
 
 #[test]
@@ -66,50 +66,11 @@ struct RecordScenario {
     received: HashMap<TaskId, u32>,
 }
 
-impl RecordScenario {
-    fn new(seed: u64, hand_overs: Option<RandomHandOvers>) -> Self {
-        let mut fixture = OwnerFixture::new();
-        fixture.answers = true;
-        if let Some(hand_overs) = &hand_overs {
-            hand_overs.begin(&mut fixture);
-        }
-        Self {
-            fixture,
-            rng: SeededRng::new(seed ^ 0x4ec_0000),
-            hand_overs,
-            receiver: ReceiverModel::default(),
-            scheduling: Vec::new(),
-            cancelling: Vec::new(),
-            created: Vec::new(),
-            start_paused: HashSet::new(),
-            received: HashMap::new(),
-        }
-    }
+impl RandomScenario for RecordScenario {
+    const STEPS: u32 = 350;
 
-    /// Runs the scenario and returns how many hand-overs there were.
-    fn run(mut self) -> u32 {
-        for _ in 0..STEPS {
-            self.fixture.step_courier();
-            self.check_sent();
-            self.step();
-            self.check_sent();
-            if self.fixture.stopped.take().is_some() {
-                self.crash();
-            }
-        }
-        self.fixture.fault = StoreFault::None;
-        self.fixture.courier_rng = None;
-        self.fixture.send_all_waiting();
-        self.check_sent();
-        self.fixture.set_capacity(256);
-        self.fixture.extend_lease_forever();
-        while self.fixture.is_handing_over() {
-            self.fixture.step();
-            self.check_sent();
-        }
-        self.recover();
-        self.check_end();
-        self.fixture.hand_overs
+    fn fixture(&mut self) -> &mut OwnerFixture {
+        &mut self.fixture
     }
 
     fn step(&mut self) {
@@ -138,6 +99,55 @@ impl RecordScenario {
             _ if self.hand_overs.as_ref().is_none_or(|it| it.crashes) => self.crash(),
             _ => self.fixture.start_hand_over(),
         }
+    }
+
+    fn check_sent(&mut self) {
+        self.take_replies();
+        for delivery in self.fixture.sent.drain(..) {
+            let id = delivery.fire_id.task;
+            self.receiver.receive(&delivery, self.fixture.crashes > 0);
+            *self.received.entry(id).or_default() += 1;
+            assert!(!self.start_paused.contains(&id), "sent while paused: {delivery:?}");
+            let definition = &delivery.definition;
+            if let Some(fire_id) = definition.callback_of {
+                assert_eq!(definition.payload, Payload::Json(fire_id.to_string().into()));
+                assert!(definition.callbacks.is_none() && definition.key.is_none());
+            }
+        }
+    }
+
+    fn forget_replies(&mut self) {
+        self.scheduling.clear();
+        self.cancelling.clear();
+    }
+}
+
+impl RecordScenario {
+    fn new(seed: u64, hand_overs: Option<RandomHandOvers>) -> Self {
+        let mut fixture = OwnerFixture::new();
+        fixture.answers = true;
+        if let Some(hand_overs) = &hand_overs {
+            hand_overs.begin(&mut fixture);
+        }
+        Self {
+            fixture,
+            rng: SeededRng::new(seed ^ 0x4ec_0000),
+            hand_overs,
+            receiver: ReceiverModel::default(),
+            scheduling: Vec::new(),
+            cancelling: Vec::new(),
+            created: Vec::new(),
+            start_paused: HashSet::new(),
+            received: HashMap::new(),
+        }
+    }
+
+    /// Runs the scenario and returns how many hand-overs there were.
+    fn run(mut self) -> u32 {
+        self.run_steps();
+        self.recover();
+        self.check_end();
+        self.fixture.hand_overs
     }
 
     fn schedule(&mut self) {
@@ -265,12 +275,6 @@ impl RecordScenario {
         self.fixture.act();
     }
 
-    fn crash(&mut self) {
-        self.scheduling.clear();
-        self.cancelling.clear();
-        self.fixture.crash();
-    }
-
     fn take_replies(&mut self) {
         for (start, mut reply) in std::mem::take(&mut self.scheduling) {
             match reply.try_recv() {
@@ -329,48 +333,12 @@ impl RecordScenario {
         ready(self.fixture.store.fires(PARTITION, &filter, None, 100_000)).unwrap().items
     }
 
-    fn check_sent(&mut self) {
-        self.take_replies();
-        for delivery in self.fixture.sent.drain(..) {
-            let id = delivery.fire_id.task;
-            self.receiver.receive(&delivery, self.fixture.crashes > 0);
-            *self.received.entry(id).or_default() += 1;
-            assert!(!self.start_paused.contains(&id), "sent while paused: {delivery:?}");
-            let definition = &delivery.definition;
-            if let Some(fire_id) = definition.callback_of {
-                assert_eq!(definition.payload, Payload::Json(fire_id.to_string().into()));
-                assert!(definition.callbacks.is_none() && definition.key.is_none());
-            }
-        }
-    }
-
     /// Answers everything and acks every delivery, until nothing is left to do.
     fn recover(&mut self) {
-        for _ in 0..3 {
-            self.fixture.now = self.fixture.now.after(millis(200));
-            self.fixture.act();
-            self.check_sent();
-            while !self.fixture.actions.is_empty() {
-                self.fixture.perform(0);
-                self.check_sent();
-            }
-        }
-        self.resume_all();
-        for round in 0..120 {
-            self.fixture.act();
-            self.check_sent();
-            while !self.fixture.actions.is_empty() || !self.fixture.in_flight.is_empty() {
-                if self.fixture.actions.is_empty() {
-                    self.fixture.report(Outcome::Acked);
-                } else {
-                    self.fixture.perform(0);
-                }
-                self.check_sent();
-            }
-            if round == 60 {
-                self.resume_all();
-            }
-            self.fixture.now = self.fixture.now.after(secs(1));
+        self.answer_pending();
+        for _ in 0..2 {
+            self.resume_all();
+            self.settle_all(60);
         }
     }
 

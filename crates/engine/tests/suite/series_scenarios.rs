@@ -7,14 +7,15 @@ use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use crate::fixture::receiver::ReceiverModel;
+use crate::fixture::scenario::RandomScenario;
 use crate::fixture::{
     OwnerFixture, PARTITION, PendingReply, RandomHandOvers, SeededRng, StoreFault, key, keyed,
     millis, ready, secs, seeds, shop,
 };
 use punctual_core::{
     Backoff, DeadReason, FireEnd, FireId, FireRecord, Guarantee, Jitter, Misfire, NewTask,
-    Occasion, Outcome, Overlap, Payload, RetryPolicy, Schedule, Series, Task, TaskId, TaskState,
-    Timestamp, Version,
+    Occasion, Overlap, Payload, RetryPolicy, Schedule, Series, Task, TaskId, TaskState, Timestamp,
+    Version,
 };
 use punctual_engine::{Cancelled, Command, Condition, Scheduled, Subject, TouchTo};
 use punctual_store::{Filter, Position, TaskStore};
@@ -25,9 +26,6 @@ const SEEDS_DEFAULT: u64 = 200;
 const SEEDS_KEPT: [u64; 12] = [8, 9, 18, 25, 27, 29, 30, 73, 100, 114, 418, 726];
 /// The same with hand-overs.
 const SEEDS_KEPT_HAND_OVER: [u64; 0] = [];
-/// How many actions are performed at once.
-const ACTIONS_MAX: u32 = 6;
-const STEPS: u32 = 300;
 
 #[test]
 fn every_nominal_time_is_accounted_for_in_random_scenarios() {
@@ -90,6 +88,102 @@ struct SeriesScenario {
     cancelled: HashSet<FireId>,
 }
 
+impl RandomScenario for SeriesScenario {
+    const STEPS: u32 = 300;
+
+    fn fixture(&mut self) -> &mut OwnerFixture {
+        &mut self.fixture
+    }
+
+    fn step(&mut self) {
+        if let Some(hand_overs) = &mut self.hand_overs
+            && hand_overs.step(&mut self.fixture)
+        {
+            return;
+        }
+        if self.fixture.roll_waiting(3) == Some(0) {
+            return self.command_waiting();
+        }
+        match self.rng.below(100) {
+            0..3 => self.pause(),
+            3..7 => self.resume(),
+            7..10 => self.edit(),
+            10..14 => self.touch(),
+            14..19 => self.redrive(),
+            19..20 => self.cancel_redriven(),
+            20..45 => {
+                if !self.fixture.actions.is_empty() {
+                    let index = self.rng.index(self.fixture.actions.len());
+                    self.fixture.perform(index);
+                }
+            }
+            45..70 => self.end_delivery(),
+            70..93 => {
+                self.fixture.now = self.fixture.now.after(match self.rng.below(8) {
+                    0 => secs(self.rng.below(20)),
+                    1..3 => millis(1),
+                    _ => millis(self.rng.below(2000)),
+                });
+                self.fixture.act();
+            }
+            93..95 => {
+                let capacity = [0, 1, 256, 256][self.rng.index(4)];
+                self.fixture.set_capacity(capacity);
+            }
+            95..98 => {
+                use StoreFault::{AnswerLost, Full, None, Unavailable};
+                let all = [None, None, Unavailable, AnswerLost, Full];
+                self.fixture.fault = all[self.rng.index(all.len())];
+            }
+            _ if self.hand_overs.as_ref().is_none_or(|it| it.crashes) => self.crash(),
+            _ => self.fixture.start_hand_over(),
+        }
+    }
+
+    fn check_sent(&mut self) {
+        self.take_replies();
+        self.fixture.check_gauges();
+        let crashed = self.has_crashed();
+        for delivery in self.fixture.sent.drain(..) {
+            self.receiver.receive(&delivery, crashed);
+            let fire_id = delivery.fire_id;
+            let times = self.received.entry(fire_id).or_default();
+            *times += 1;
+            if fire_id.task == self.watch.id {
+                if delivery.occasion == Occasion::Due && !delivery.redriven {
+                    let at = delivery.fire_at;
+                    let silent = at >= self.armed_until || self.in_doubt;
+                    assert!(silent, "armed until {}, and fired: {delivery:?}", self.armed_until);
+                    self.watch_fired.insert(at);
+                }
+                continue;
+            }
+            let series = self.series.iter().find(|series| series.first.id == fire_id.task);
+            let series = series.expect("no other tasks");
+            assert_eq!(delivery.definition.key, series.first.definition.key);
+            if series.guarantee == Guarantee::AtMostOnce {
+                let max = 1 + self.redriven.get(&fire_id).copied().unwrap_or_default();
+                assert!(*times <= max, "an at-most-once fire was received again: {delivery:?}");
+            }
+            let cancelled = delivery.redriven && self.cancelled.contains(&fire_id);
+            assert!(!cancelled, "sent after it was cancelled: {delivery:?}");
+            let is_old = delivery.version < series.version && !delivery.redriven;
+            assert!(!is_old, "an older version: {delivery:?}");
+            // A redriven fire does not wait for its series.
+            assert!(!series.paused || delivery.redriven, "sent while paused: {delivery:?}");
+        }
+    }
+
+    fn forget_replies(&mut self) {
+        for series in &mut self.series {
+            series.pausing = None;
+            series.editing.clear();
+        }
+        self.touching = None;
+        self.cancelling.clear();
+    }
+}
+
 impl SeriesScenario {
     fn new(seed: u64, hand_overs: Option<RandomHandOvers>) -> Self {
         let mut rng = SeededRng::new(seed);
@@ -144,18 +238,7 @@ impl SeriesScenario {
 
     /// Runs the scenario and returns how many hand-overs there were.
     fn run(mut self) -> u32 {
-        for _ in 0..STEPS {
-            self.fixture.step_courier();
-            self.check_sent();
-            self.step();
-            self.check_sent();
-            if self.fixture.stopped.take().is_some() {
-                self.crash();
-            }
-        }
-        self.fixture.courier_rng = None;
-        self.fixture.send_all_waiting();
-        self.check_sent();
+        self.run_steps();
         self.recover();
         for series in &self.series {
             self.check(series);
@@ -170,51 +253,6 @@ impl SeriesScenario {
         let accepted = 4..=4 + self.redriven_apart;
         assert!(accepted.contains(&counts.accepted()), "{accepted:?}: {counts:?}");
         self.fixture.hand_overs
-    }
-
-    fn step(&mut self) {
-        if let Some(hand_overs) = &mut self.hand_overs
-            && hand_overs.step(&mut self.fixture)
-        {
-            return;
-        }
-        if self.fixture.roll_waiting(3) == Some(0) {
-            return self.command_waiting();
-        }
-        match self.rng.below(100) {
-            0..3 => self.pause(),
-            3..7 => self.resume(),
-            7..10 => self.edit(),
-            10..14 => self.touch(),
-            14..19 => self.redrive(),
-            19..20 => self.cancel_redriven(),
-            20..45 => {
-                if !self.fixture.actions.is_empty() {
-                    let index = self.rng.index(self.fixture.actions.len());
-                    self.fixture.perform(index);
-                }
-            }
-            45..70 => self.end_delivery(),
-            70..93 => {
-                self.fixture.now = self.fixture.now.after(match self.rng.below(8) {
-                    0 => secs(self.rng.below(20)),
-                    1..3 => millis(1),
-                    _ => millis(self.rng.below(2000)),
-                });
-                self.fixture.act();
-            }
-            93..95 => {
-                let capacity = [0, 1, 256, 256][self.rng.index(4)];
-                self.fixture.set_capacity(capacity);
-            }
-            95..98 => {
-                use StoreFault::{AnswerLost, Full, None, Unavailable};
-                let all = [None, None, Unavailable, AnswerLost, Full];
-                self.fixture.fault = all[self.rng.index(all.len())];
-            }
-            _ if self.hand_overs.as_ref().is_none_or(|it| it.crashes) => self.crash(),
-            _ => self.fixture.start_hand_over(),
-        }
     }
 
     /// Sends a command about a task whose delivery waits in the courier, or lets the owner lose
@@ -234,27 +272,6 @@ impl SeriesScenario {
             (None, _) => self.touch(),
         }
         self.perform_at_times();
-    }
-
-    /// Performs the next actions, now and then, so that commands are answered before the courier
-    /// sends anything.
-    fn perform_at_times(&mut self) {
-        if self.fixture.roll_waiting(2) == Some(0) {
-            for _ in 0..ACTIONS_MAX {
-                self.check_sent();
-                if !self.fixture.actions.is_empty() {
-                    self.fixture.perform(0);
-                }
-            }
-        }
-    }
-
-    fn lose_partition(&mut self) {
-        let crashes = self.fixture.crashes;
-        self.fixture.lose_partition();
-        if self.fixture.crashes > crashes {
-            self.forget_replies();
-        }
     }
 
     fn pause(&mut self) {
@@ -345,54 +362,12 @@ impl SeriesScenario {
         }
     }
 
-    fn crash(&mut self) {
-        self.forget_replies();
-        self.fixture.crash();
-    }
-
-    fn forget_replies(&mut self) {
-        for series in &mut self.series {
-            series.pausing = None;
-            series.editing.clear();
-        }
-        self.touching = None;
-        self.cancelling.clear();
-    }
-
     fn recover(&mut self) {
-        self.fixture.fault = StoreFault::None;
-        self.fixture.set_capacity(256);
-        self.fixture.extend_lease_forever();
-        while self.fixture.is_handing_over() {
-            self.fixture.step();
-            self.check_sent();
-        }
-        // The store is available again and answers what is pending; then calls are accepted again.
-        for _ in 0..3 {
-            self.fixture.now = self.fixture.now.after(millis(200));
-            self.fixture.act();
-            self.check_sent();
-            while !self.fixture.actions.is_empty() {
-                self.fixture.perform(0);
-                self.check_sent();
-            }
-        }
+        self.answer_pending();
         for index in 0..self.series.len() {
             self.resume_one(index);
         }
-        for _ in 0..400 {
-            self.fixture.act();
-            self.check_sent();
-            while !self.fixture.actions.is_empty() || !self.fixture.in_flight.is_empty() {
-                if self.fixture.actions.is_empty() {
-                    self.fixture.report(Outcome::Acked);
-                } else {
-                    self.fixture.perform(0);
-                }
-                self.check_sent();
-            }
-            self.fixture.now = self.fixture.now.after(secs(1));
-        }
+        self.settle_all(400);
     }
 
     fn take_replies(&mut self) {
@@ -427,40 +402,6 @@ impl SeriesScenario {
                 Err(TryRecvError::Empty) => self.cancelling.push((fire_id, answer)),
                 _ => {}
             }
-        }
-    }
-
-    fn check_sent(&mut self) {
-        self.take_replies();
-        self.fixture.check_gauges();
-        let crashed = self.has_crashed();
-        for delivery in self.fixture.sent.drain(..) {
-            self.receiver.receive(&delivery, crashed);
-            let fire_id = delivery.fire_id;
-            let times = self.received.entry(fire_id).or_default();
-            *times += 1;
-            if fire_id.task == self.watch.id {
-                if delivery.occasion == Occasion::Due && !delivery.redriven {
-                    let at = delivery.fire_at;
-                    let silent = at >= self.armed_until || self.in_doubt;
-                    assert!(silent, "armed until {}, and fired: {delivery:?}", self.armed_until);
-                    self.watch_fired.insert(at);
-                }
-                continue;
-            }
-            let series = self.series.iter().find(|series| series.first.id == fire_id.task);
-            let series = series.expect("no other tasks");
-            assert_eq!(delivery.definition.key, series.first.definition.key);
-            if series.guarantee == Guarantee::AtMostOnce {
-                let max = 1 + self.redriven.get(&fire_id).copied().unwrap_or_default();
-                assert!(*times <= max, "an at-most-once fire was received again: {delivery:?}");
-            }
-            let cancelled = delivery.redriven && self.cancelled.contains(&fire_id);
-            assert!(!cancelled, "sent after it was cancelled: {delivery:?}");
-            let is_old = delivery.version < series.version && !delivery.redriven;
-            assert!(!is_old, "an older version: {delivery:?}");
-            // A redriven fire does not wait for its series.
-            assert!(!series.paused || delivery.redriven, "sent while paused: {delivery:?}");
         }
     }
 
