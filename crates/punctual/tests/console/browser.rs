@@ -41,6 +41,9 @@ const FLAGS: [&str; 10] = [
     "--window-size=1400,1000",
 ];
 
+/// `chromedriver` takes a free port of IPv4, and ends if another process has the same one of IPv6.
+const DRIVER_STARTS_MAX: usize = 5;
+
 /// A browser with one tab.
 pub(crate) struct Browser {
     driver: Child,
@@ -55,20 +58,9 @@ pub(crate) struct Browser {
 impl Browser {
     /// Opens the console of a broker at a fragment.
     pub(crate) fn open(address: SocketAddr, fragment: &str) -> Self {
-        let mut driver = Command::new("chromedriver")
-            .arg("--port=0")
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("chromedriver is not installed: run ./test, which installs it");
-        let mut lines = BufReader::new(driver.stdout.take().unwrap()).lines();
-        let port = lines.by_ref().map_while(Result::ok).find_map(|line| {
-            line.split_once("successfully on port ")?.1.trim_end_matches('.').parse::<u16>().ok()
-        });
-        // What the driver prints is read to its end, so that it never blocks.
-        thread::spawn(move || lines.map_while(Result::ok).for_each(drop));
-        let port = port.expect("chromedriver prints its port");
+        let (driver, port) = (0..DRIVER_STARTS_MAX)
+            .find_map(|_| start_driver())
+            .expect("chromedriver ends before it listens on a port");
         let client = BrokerClient::new((Ipv4Addr::LOCALHOST, port).into(), WAIT_MAX);
         let profile = tempfile::tempdir().unwrap();
         let directory = format!("--user-data-dir={}", profile.path().display());
@@ -293,4 +285,26 @@ impl Drop for Browser {
 #[expect(clippy::print_stderr, reason = "shown with the failed test")]
 fn eprint_page(shown: &Value) {
     eprintln!("the page shows:\n{}", shown.as_str().unwrap_or_default());
+}
+
+/// Starts `chromedriver` and returns the port on which it listens; `None` if it ends before.
+fn start_driver() -> Option<(Child, u16)> {
+    let mut driver = Command::new("chromedriver")
+        .arg("--port=0")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("chromedriver is not installed: run ./test, which installs it");
+    let mut lines = BufReader::new(driver.stdout.take().unwrap()).lines();
+    let port = lines.by_ref().map_while(Result::ok).find_map(|line| {
+        line.split_once("successfully on port ")?.1.trim_end_matches('.').parse::<u16>().ok()
+    });
+    let Some(port) = port else {
+        driver.wait().unwrap();
+        return None;
+    };
+    // What the driver prints is read to its end, so that it never blocks.
+    thread::spawn(move || lines.map_while(Result::ok).for_each(drop));
+    Some((driver, port))
 }
