@@ -52,7 +52,7 @@ pub(crate) struct Browser {
     address: SocketAddr,
     /// Parts of messages of the browser that the test expects.
     expected: Vec<&'static str>,
-    _profile: TempDir,
+    profile: TempDir,
 }
 
 impl Browser {
@@ -69,14 +69,8 @@ impl Browser {
             "goog:chromeOptions": {"args": flags},
             "goog:loggingPrefs": {"browser": "ALL"},
         }}});
-        let mut browser = Self {
-            driver,
-            client,
-            session: String::new(),
-            address,
-            expected: Vec::new(),
-            _profile: profile,
-        };
+        let mut browser =
+            Self { driver, client, session: String::new(), address, expected: Vec::new(), profile };
         let answer = browser.command("POST", "/session", &wanted).unwrap_or_else(|problem| {
             panic!("chromium does not start: run ./test, which installs it ({problem})")
         });
@@ -279,12 +273,27 @@ impl Drop for Browser {
         let _ = self.command("DELETE", &self.session, &Value::Null);
         let _ = self.driver.kill();
         let _ = self.driver.wait();
+        kill_all_with(&self.profile.path().display().to_string());
     }
 }
 
 #[expect(clippy::print_stderr, reason = "shown with the failed test")]
 fn eprint_page(shown: &Value) {
     eprintln!("the page shows:\n{}", shown.as_str().unwrap_or_default());
+}
+
+/// Ends the processes whose command line has this text. The driver answers before the browser has
+/// ended, and leaves it behind when it is killed.
+fn kill_all_with(text: &str) {
+    let pids = std::fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(|entry| {
+        let command = std::fs::read(entry.path().join("cmdline")).ok()?;
+        let pid = entry.file_name().into_string().ok()?;
+        String::from_utf8_lossy(&command).contains(text).then_some(pid)
+    });
+    let pids: Vec<String> = pids.collect();
+    if !pids.is_empty() {
+        let _ = Command::new("kill").arg("-9").args(pids).stderr(Stdio::null()).status();
+    }
 }
 
 /// Starts `chromedriver` and returns the port on which it listens; `None` if it ends before.
