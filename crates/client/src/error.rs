@@ -8,6 +8,8 @@ use std::sync::Arc;
 
 use tonic::{Code, Status};
 
+use crate::{TaskId, Timestamp};
+
 /// Why a call failed.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
@@ -118,6 +120,34 @@ pub struct Problem {
     pub detail: String,
     /// The field that is wrong, if it is one.
     pub field: Option<String>,
+    /// The task that has the key already, if the call was to create one only
+    /// ([`if_absent`](crate::NewTask::if_absent)).
+    pub existing: Option<ExistingTask>,
+}
+
+/// A task that was there before.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ExistingTask {
+    /// Its id.
+    pub id: TaskId,
+    /// When it is due next.
+    pub fire_at: Timestamp,
+    /// Grows with each replacement and touch.
+    pub version: u64,
+}
+
+impl Problem {
+    /// A field that the broker would refuse.
+    pub(crate) fn of_field(field: &str, detail: impl Into<String>) -> Self {
+        Self {
+            kind: "urn:punctual:invalid-field".to_owned(),
+            status: 422,
+            detail: detail.into(),
+            field: Some(field.to_owned()),
+            existing: None,
+        }
+    }
 }
 
 impl fmt::Display for Problem {

@@ -192,7 +192,7 @@ fn touch_results(namespace: &str, keys: &[String], touched: Touched) -> Vec<Resu
     let missing = touched.missing.into_iter().map(|key| {
         let detail = format!("task {key:?} not found in namespace {namespace:?}");
         let kind = "urn:punctual:task-not-found".to_owned();
-        (key, Error::Problem(Problem { kind, status: 404, detail, field: None }))
+        (key, Error::Problem(Problem { kind, status: 404, detail, field: None, existing: None }))
     });
     let failed: HashMap<String, Error> = missing.chain(touched.problems).collect();
     keys.iter().map(|key| failed.get(key).cloned().map_or(Ok(()), Err)).collect()

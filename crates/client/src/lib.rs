@@ -62,6 +62,7 @@ mod namespace;
 mod record;
 mod task;
 mod time;
+pub mod webhook;
 mod wire;
 mod worker;
 
@@ -77,7 +78,7 @@ pub use crate::client::reads::{CronExpression, CronPreview, NamespaceInfo, Names
 pub use crate::client::{Client, ClientBuilder};
 pub use crate::dedup::{Dedup, FireSeen as Seen};
 pub use crate::delivery::{Delivery, FireId, Occasion};
-pub use crate::error::{Error, Problem};
+pub use crate::error::{Error, ExistingTask, Problem};
 pub use crate::failure::Failure;
 pub use crate::namespace::alarms::Alarms;
 pub use crate::namespace::polling::{LeaseOptions, LeasedDelivery, SettleAnswer};

@@ -92,6 +92,7 @@ impl Namespace {
             }
         }
         let count = messages.len() + invalid.len();
+        let keys: Vec<String> = messages.iter().map(|task| task.key.clone()).collect();
         let mut waiting = Vec::with_capacity(count / TASKS_MAX + 1);
         for (number, tasks) in split(messages).enumerate() {
             let length = tasks.len();
@@ -108,6 +109,11 @@ impl Namespace {
             match self.answer(answer).await {
                 Ok(answers) => answered.extend(answers),
                 Err(error) => answered.extend((0..length).map(|_| Err(error.clone()))),
+            }
+        }
+        for (answer, key) in answered.iter_mut().zip(keys) {
+            if let Ok(scheduled) = answer {
+                scheduled.set_key(key);
             }
         }
         for (index, error) in invalid {
@@ -292,9 +298,11 @@ impl NewTask<Namespace> {
         let task = self.into_message()?;
         if condition.is_none() && idempotency_key.is_empty() {
             let (reply, answer) = oneshot::channel();
-            let name = Arc::clone(&namespace.name);
+            let (name, key) = (Arc::clone(&namespace.name), task.key.clone());
             namespace.enqueue(ScheduleCall::One { namespace: name, task, reply }).await?;
-            return namespace.answer(Ok(answer)).await?;
+            let mut scheduled: Scheduled = namespace.answer(Ok(answer)).await??;
+            scheduled.set_key(key);
+            return Ok(scheduled);
         }
         // The condition of a second call would see the effect of the first.
         let retry_when = if condition.is_some() { RetryWhen::IfNotSeen } else { RetryWhen::Always };

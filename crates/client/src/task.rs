@@ -274,12 +274,8 @@ impl<To> NewTask<To> {
             }
             // The message has no field for it, so the broker cannot refuse it.
             _ if self.cron != v1::Cron::default() => {
-                return Err(Error::Problem(Problem {
-                    kind: "urn:punctual:invalid-field".to_owned(),
-                    status: 422,
-                    detail: "timezone: goes with `cron` only".to_owned(),
-                    field: Some("timezone".to_owned()),
-                }));
+                let detail = "timezone: goes with `cron` only";
+                return Err(Error::Problem(Problem::of_field("timezone", detail)));
             }
             _ => {}
         }
@@ -298,12 +294,21 @@ impl<To> NewTask<To> {
 pub struct Scheduled {
     /// The id of the task.
     pub id: TaskId,
+    /// The key of the task, if it has one.
+    pub key: Option<String>,
     /// When it is first due.
     pub fire_at: Timestamp,
     /// Grows with each replacement and touch.
     pub version: u64,
     /// Whether it replaced a task with the same key.
     pub replaced: bool,
+}
+
+impl Scheduled {
+    /// Adds the key that was sent. An empty one is none.
+    pub(crate) fn set_key(&mut self, key: String) {
+        self.key = Some(key).filter(|key| !key.is_empty());
+    }
 }
 
 /// The state of a task.

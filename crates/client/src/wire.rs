@@ -16,7 +16,7 @@ use tonic::{Code, Status};
 
 use crate::answer::{CancelResult, Touched};
 use crate::delivery::{Delivery, DeliveryToken, FireId};
-use crate::error::{CallFailure, Problem, innermost};
+use crate::error::{CallFailure, ExistingTask, Problem, innermost};
 use crate::task::{Scheduled, Task, TaskId, TaskState};
 use crate::{Error, Timestamp};
 
@@ -88,6 +88,7 @@ fn problem_of_status(status: &Status) -> Problem {
             status: status_number(status.code()),
             detail: status.message().to_owned(),
             field: None,
+            existing: None,
         },
     }
 }
@@ -113,6 +114,11 @@ fn problem_of(problem: v1::Problem) -> Problem {
         status: u16::try_from(problem.status).unwrap_or(500),
         detail: problem.detail,
         field: non_empty(problem.field),
+        existing: problem.existing.map(|task| ExistingTask {
+            id: TaskId::new(task.id),
+            fire_at: Timestamp::from_millis(task.fire_at_ms),
+            version: task.version,
+        }),
     }
 }
 
@@ -125,10 +131,12 @@ fn error(problem: v1::Problem) -> Error {
     }
 }
 
+/// The answer to one task of a batch. It does not have the key, which the caller knows.
 pub(crate) fn schedule_result(result: v1::ScheduleResult) -> Result<Scheduled, Error> {
     match result.result {
         Some(v1::schedule_result::Result::Scheduled(scheduled)) => Ok(Scheduled {
             id: TaskId::new(scheduled.id),
+            key: None,
             fire_at: Timestamp::from_millis(scheduled.fire_at_ms),
             version: scheduled.version,
             replaced: scheduled.replaced,
@@ -142,6 +150,7 @@ pub(crate) fn schedule_response(answer: v1::ScheduleResponse) -> Result<Schedule
     let task = answer.task.ok_or(Error::Answer("the answer to schedule has no task"))?;
     Ok(Scheduled {
         id: TaskId::new(task.id),
+        key: task.sent.and_then(|sent| non_empty(sent.key)),
         fire_at: Timestamp::from_millis(task.fire_at_ms),
         version: task.version,
         replaced: answer.replaced,

@@ -7,10 +7,12 @@
 mod alarms;
 mod broker;
 mod dead;
+mod deliveries;
 mod explain;
 mod fires;
 mod input;
 mod listen;
+mod named;
 mod namespaces;
 mod operations;
 mod output;
@@ -22,6 +24,7 @@ mod stats;
 mod tasks;
 mod time;
 mod topology;
+mod verify;
 mod whoami;
 mod workers;
 
@@ -31,17 +34,17 @@ pub(crate) use output::{Style, print_bytes, print_line};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum BrokerCommand {
-    /// Create a task, or replace the task with the same key
+    /// Create a task, or replace the task with the same key; or create the tasks of a file
     Schedule(Box<schedule::ScheduleArgs>),
     /// Show a task
     #[command(after_help = "Example:\n  punctual show shop order-42")]
     Show(tasks::TaskArgs),
     /// List tasks by due time
     List(tasks::ListArgs),
-    /// Move the next fire of a task
-    Touch(tasks::TouchArgs),
+    /// Move the next fire of tasks, and create watches that are missing
+    Touch(named::TouchArgs),
     /// Cancel tasks before their next fire
-    Cancel(tasks::CancelArgs),
+    Cancel(named::CancelArgs),
     /// Pause a task: it does not fire until it is resumed
     #[command(after_help = "Example:\n  punctual pause shop daily-report")]
     Pause(tasks::TaskArgs),
@@ -90,6 +93,18 @@ pub(crate) enum BrokerCommand {
     Whoami(whoami::WhoAmIArgs),
     /// Receive deliveries of a queue, print them and ack them
     Listen(listen::ListenArgs),
+    /// Take deliveries of a queue, to settle them later
+    Lease(deliveries::LeaseArgs),
+    /// Settle deliveries as done
+    Ack(deliveries::AckArgs),
+    /// Settle a delivery as failed: it is delivered again
+    Fail(deliveries::FailArgs),
+    /// Settle a delivery as refused: it becomes a dead letter
+    Refuse(deliveries::RefuseArgs),
+    /// Give a delivery more time
+    Extend(deliveries::ExtendArgs),
+    /// Check the signature of a webhook, without a broker
+    Verify(verify::VerifyArgs),
 }
 
 /// Runs a command.
@@ -120,5 +135,11 @@ pub(crate) fn run(command: BrokerCommand) -> anyhow::Result<()> {
         BrokerCommand::Topology(args) => args.run(),
         BrokerCommand::Whoami(args) => args.run(),
         BrokerCommand::Listen(args) => args.run(),
+        BrokerCommand::Lease(args) => args.run(),
+        BrokerCommand::Ack(args) => args.run(),
+        BrokerCommand::Fail(args) => args.run(),
+        BrokerCommand::Refuse(args) => args.run(),
+        BrokerCommand::Extend(args) => args.run(),
+        BrokerCommand::Verify(args) => args.run(),
     }
 }

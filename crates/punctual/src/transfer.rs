@@ -180,7 +180,8 @@ fn show(bar: &mut Option<ProgressBar>, what: &str, event: TransferEvent) {
     }
 }
 
-fn progress_bar(total: Option<u64>, what: &str) -> ProgressBar {
+/// A bar on standard error, if that is a terminal. Without a total it counts.
+pub(crate) fn progress_bar(total: Option<u64>, what: &str) -> ProgressBar {
     let bar = total.map_or_else(ProgressBar::new_spinner, ProgressBar::new);
     let template = match total {
         Some(_) => "{msg} {wide_bar} {percent}% {eta}",

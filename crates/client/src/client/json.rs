@@ -64,6 +64,7 @@ fn refusal(status: u16, document: &[u8]) -> Status {
         status: status.into(),
         detail: text("detail"),
         field: text("field"),
+        existing: None,
     };
     let code = match status {
         429 | 503 | 507 => Code::Unavailable,

@@ -81,12 +81,10 @@ impl Target {
         match (self.problem, self.to) {
             (Some(problem), _) => Err(problem),
             (None, v1::target::To::Http(http)) => Ok(http),
-            (None, v1::target::To::Queue(_)) => Err(Error::Problem(Problem {
-                kind: "urn:punctual:invalid-field".to_owned(),
-                status: 422,
-                detail: format!("{field}: must be a webhook; notices cannot go to a queue"),
-                field: Some(field.to_owned()),
-            })),
+            (None, v1::target::To::Queue(_)) => {
+                let detail = format!("{field}: must be a webhook; notices cannot go to a queue");
+                Err(Error::Problem(Problem::of_field(field, detail)))
+            }
         }
     }
 

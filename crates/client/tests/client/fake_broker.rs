@@ -123,6 +123,7 @@ impl FakeBrokerState {
                     status: 422,
                     detail: format!("{} is bad", task.key),
                     field: "key".to_owned(),
+                    existing: None,
                 })
             } else {
                 let number = self.numbers.fetch_add(1, Ordering::Relaxed);

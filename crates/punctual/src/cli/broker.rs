@@ -61,21 +61,31 @@ impl BrokerArgs {
         headers: &[(&str, String)],
         body: Option<&impl Serialize>,
     ) -> anyhow::Result<Value> {
+        let body = body.map(serde_json::to_vec).transpose().context("cannot encode the request")?;
+        let mut headers = headers.to_vec();
+        if body.is_some() {
+            headers.push(("content-type", "application/json".to_owned()));
+        }
+        self.send(method, path, &headers, body.unwrap_or_default())
+    }
+
+    /// Sends a body as it is.
+    pub(crate) fn send(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, String)],
+        body: Vec<u8>,
+    ) -> anyhow::Result<Value> {
         let url = format!("{}{path}", self.broker.trim_end_matches('/'));
         let mut request = http::Request::builder().method(method).uri(&url);
-        if body.is_some() {
-            request = request.header("content-type", "application/json");
-        }
         if let Some(token) = &self.token {
             request = request.header("authorization", format!("Bearer {token}"));
         }
         for (name, value) in headers {
             request = request.header(*name, value);
         }
-        let body =
-            body.map(serde_json::to_string).transpose().context("cannot encode the request")?;
-        let request =
-            request.body(body.unwrap_or_default()).with_context(|| format!("cannot call {url}"))?;
+        let request = request.body(body).with_context(|| format!("cannot call {url}"))?;
         let config = ureq::Agent::config_builder()
             .http_status_as_error(false)
             .timeout_global(Some(TIMEOUT))

@@ -1,4 +1,5 @@
-//! `punctual listen`: a worker on the terminal. It prints deliveries, and acks or fails them.
+//! `punctual listen`: a worker on the terminal. It prints deliveries, and acks, fails or refuses
+//! them.
 //!
 //! One thread polls each broker of the cluster; threads start and end with the topology. Together
 //! they never take more deliveries than `--count`.
@@ -11,6 +12,7 @@ use anyhow::bail;
 use serde_json::{Value, json};
 
 use super::broker::{BrokerArgs, part};
+use super::deliveries::payload_text;
 use super::output;
 
 /// How often the topology is read.
@@ -24,7 +26,8 @@ const WAIT_OF_SEVERAL: &str = "1s";
   punctual listen shop mail
   punctual listen shop mail --count 1 --json
   punctual listen shop mail --result '[42]'
-  punctual listen shop mail --fail 'out of paper'")]
+  punctual listen shop mail --fail 'out of paper' --retry-in 1h
+  punctual listen shop mail --refuse 'no such address'")]
 pub(crate) struct ListenArgs {
     /// The namespace
     namespace: String,
@@ -33,8 +36,15 @@ pub(crate) struct ListenArgs {
     /// Fail deliveries with this reason instead of acking them
     #[arg(long, value_name = "REASON")]
     fail: Option<String>,
+    /// With --fail: pause before the next attempt, instead of the backoff of the task
+    #[arg(long, value_name = "DURATION", requires = "fail")]
+    retry_in: Option<String>,
+    /// Refuse deliveries with this reason: no further attempt is made
+    #[arg(long, value_name = "REASON", conflicts_with = "fail")]
+    refuse: Option<String>,
     /// Ack deliveries with this result, which the history of each task keeps
-    #[arg(long, value_name = "JSON", value_parser = parse_json, conflicts_with = "fail")]
+    #[arg(long, value_name = "JSON", value_parser = parse_json)]
+    #[arg(conflicts_with_all = ["fail", "refuse"])]
     result: Option<Value>,
     /// Stop after this many deliveries
     #[arg(long, value_name = "COUNT")]
@@ -151,10 +161,7 @@ impl ListenArgs {
             Value::String(text) => text.clone(),
             other => other.to_string(),
         };
-        let payload = match &delivery["payload_base64"] {
-            Value::String(base64) => format!("{} {base64}", text("content_type")),
-            _ => delivery["payload"].to_string(),
-        };
+        let payload = payload_text(delivery);
         let (fired_at, key, task) = (text("fired_at"), text("key"), text("task"));
         let (attempt, lag) = (text("attempt"), text("lag_ms"));
         output::print_line(&output::clean(&format!(
@@ -164,12 +171,17 @@ impl ListenArgs {
 
     /// Settles deliveries with the broker that sent them.
     fn settle(&self, broker: &BrokerArgs, queue: &str, deliveries: &[Value]) -> anyhow::Result<()> {
-        let Some(reason) = &self.fail else {
-            return self.ack(broker, queue, deliveries);
+        let (verb, reason) = match (&self.fail, &self.refuse) {
+            (Some(reason), _) => ("fail", reason),
+            (None, Some(reason)) => ("refuse", reason),
+            (None, None) => return self.ack(broker, queue, deliveries),
         };
         for delivery in deliveries {
-            let body = json!({ "token": delivery["token"], "reason": reason });
-            broker.post(&format!("{queue}/fail"), &body)?;
+            let mut body = json!({ "token": delivery["token"], "reason": reason });
+            if let Some(pause) = &self.retry_in {
+                body["retry_in"] = json!(pause);
+            }
+            broker.post(&format!("{queue}/{verb}"), &body)?;
         }
         Ok(())
     }

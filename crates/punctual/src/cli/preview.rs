@@ -7,6 +7,7 @@ use punctual_server::preview::offline;
 use serde_json::Value;
 
 use super::output;
+use crate::error::Refusal;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
@@ -47,7 +48,11 @@ impl PreviewArgs {
         ];
         let query = query.into_iter().filter_map(|(name, value)| Some((name, value?)));
         let preview =
-            offline(query.map(|(name, value)| (name.to_owned(), value.clone())).collect())?;
+            offline(query.map(|(name, value)| (name.to_owned(), value.clone())).collect());
+        // As the broker would refuse it.
+        let preview = preview.map_err(|error| {
+            Refusal::new(error.status(), Some(error.problem().clone()), error.to_string())
+        })?;
         output::print_line(&if self.json { preview.to_string() } else { table(&preview) })
     }
 }

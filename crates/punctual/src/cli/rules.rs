@@ -1,10 +1,10 @@
 //! `punctual rules`: lists, creates and deletes the rules for touches of keys that have no task.
 
-use anyhow::Context as _;
 use clap::Subcommand;
 use serde_json::{Value, json};
 
 use super::broker::{BrokerArgs, part};
+use super::input::{read_file, read_json};
 use super::output;
 
 #[derive(Debug, Subcommand)]
@@ -109,8 +109,7 @@ impl PutTouchRuleArgs {
 
     fn watch(&self) -> anyhow::Result<Value> {
         if let Some(file) = &self.file {
-            let text = super::input::read_file(file)?;
-            return serde_json::from_slice(&text).with_context(|| format!("{file} is not JSON"));
+            return read_json("--file", &read_file(file)?);
         }
         let target = match (&self.to, &self.queue) {
             (Some(url), _) => json!({"http": {"url": url}}),

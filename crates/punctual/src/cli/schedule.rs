@@ -1,4 +1,5 @@
-//! `punctual schedule`: creates a task, or replaces the task with the same key.
+//! `punctual schedule`: creates a task, or replaces the task with the same key; `many` schedules
+//! those in the lines of a file.
 //!
 //! Every member of a task in the API has a flag. `body` turns the flags into the request, `target`
 //! those of the targets; `payload` reads the payload, `retry` the retry policy. With `--dry-run`,
@@ -7,6 +8,7 @@
 
 mod body;
 mod dry_run;
+mod many;
 mod pairs;
 mod payload;
 mod retry;
@@ -16,6 +18,7 @@ use clap::ArgGroup;
 use serde_json::Value;
 
 use super::broker::{BrokerArgs, part};
+use super::input::{read_file, read_json};
 use super::output;
 
 use pairs::pair;
@@ -23,8 +26,21 @@ use payload::PayloadArgs;
 use retry::RetryArgs;
 use target::TargetArgs;
 
-/// Exactly one of these must be given.
-const WHEN_FLAGS: [&str; 5] = ["in", "at", "cron", "every", "within"];
+/// Exactly one of these must be given. A file has whole tasks.
+const WHEN_FLAGS: [&str; 6] = ["in", "at", "cron", "every", "within", "file"];
+const WHERE_FLAGS: [&str; 3] = ["to", "queue", "file"];
+/// The flags, and groups of flags, that make up a task.
+const TASK_FLAGS: [&str; 9] = [
+    "SeriesArgs",
+    "WatchArgs",
+    "TargetArgs",
+    "PayloadArgs",
+    "RetryArgs",
+    "guarantee",
+    "timeout",
+    "expires_after",
+    "labels",
+];
 
 const EXAMPLES: &str = "Examples:
   punctual schedule shop order-42 --in 15m --to https://shop.example/cancel --payload '[42]'
@@ -32,11 +48,13 @@ const EXAMPLES: &str = "Examples:
   punctual schedule fleet device-7 --within 10m --to https://fleet.example/silent
   punctual schedule shop sync --every 1h --queue work --backoff exponential:1s,2,5m
   punctual schedule shop standup --in 1h --to https://chat.example/robot --success-json /errcode=0
-  punctual schedule shop report --cron '0 9 * * *' --queue reports --dry-run";
+  punctual schedule shop report --cron '0 9 * * *' --queue reports --dry-run
+  punctual schedule shop order-42 --file task.json
+  punctual schedule shop --file tasks.ndjson --idempotency-key import-7";
 
 #[derive(Debug, clap::Args)]
 #[command(group(ArgGroup::new("when").required(true).args(WHEN_FLAGS)))]
-#[command(group(ArgGroup::new("where").required(true).args(["to", "queue"])))]
+#[command(group(ArgGroup::new("where").required(true).args(WHERE_FLAGS)))]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ScheduleArgs {
     /// The namespace
@@ -83,6 +101,11 @@ pub(crate) struct ScheduleArgs {
     #[arg(long, value_name = "DURATION", help_heading = "Delivery")]
     expires_after: Option<String>,
 
+    /// File with tasks as JSON, one per line; - for standard input. With KEY, the file has one task
+    #[arg(long, value_name = "FILE", conflicts_with_all = TASK_FLAGS)]
+    #[arg(conflicts_with_all = ["paused", "dry_run"], help_heading = "Tasks from a file")]
+    file: Option<String>,
+
     /// Label to find the task by; may be repeated
     #[arg(long = "label", value_name = "NAME:VALUE", value_parser = pair)]
     #[arg(help_heading = "Options")]
@@ -98,7 +121,7 @@ pub(crate) struct ScheduleArgs {
     #[arg(long, alias = "if-version", requires = "key", value_name = "VERSION")]
     #[arg(help_heading = "Options")]
     if_match: Option<u64>,
-    /// Make the request repeatable: the same key with the same task creates it once
+    /// Make the request repeatable: the same key with the same task, or file, creates it once
     #[arg(long, value_name = "TEXT", conflicts_with_all = ["create_only", "if_match"])]
     #[arg(help_heading = "Options")]
     idempotency_key: Option<String>,
@@ -157,11 +180,17 @@ struct WatchArgs {
 
 impl ScheduleArgs {
     pub(super) fn run(&self) -> anyhow::Result<()> {
-        let payload = self.payload.read()?;
-        if self.dry_run {
-            return self.run_dry(payload);
-        }
-        let mut body = self.body(&payload)?;
+        let mut body = match (&self.file, &self.key) {
+            (Some(file), None) => return self.run_many(file),
+            (Some(file), Some(_)) => read_json("--file", &read_file(file)?)?,
+            (None, _) => {
+                let payload = self.payload.read()?;
+                if self.dry_run {
+                    return self.run_dry(payload);
+                }
+                self.body(&payload)?
+            }
+        };
         let tasks = format!("/v1/{}/tasks", part(&self.namespace));
         let task: Value = match (&self.key, &self.idempotency_key) {
             (key, Some(idempotency)) => {

@@ -1,5 +1,5 @@
-//! The commands for existing tasks: `show`, `list`, `touch`, `cancel`, `pause`, `resume`, `fire`
-//! and `history`.
+//! The commands for existing tasks: `show`, `list`, `pause`, `resume`, `fire` and `history`. `named`
+//! has those that take many tasks.
 
 use serde_json::{Value, json};
 
@@ -62,76 +62,6 @@ impl TaskArgs {
 
     fn path(&self, verb: &str) -> String {
         format!("/v1/{}/tasks/{}{verb}", part(&self.namespace), part(&self.task))
-    }
-}
-
-#[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:
-  punctual cancel shop order-42
-  punctual cancel shop order-42 order-43 order-44")]
-pub(crate) struct CancelArgs {
-    /// The namespace
-    namespace: String,
-    /// Key or id of the task, or several keys
-    #[arg(required = true)]
-    tasks: Vec<String>,
-    #[command(flatten)]
-    broker: BrokerArgs,
-}
-
-impl CancelArgs {
-    pub(super) fn run(&self) -> anyhow::Result<()> {
-        let namespace = part(&self.namespace);
-        if let [task] = self.tasks.as_slice() {
-            let path = format!("/v1/{namespace}/tasks/{}", part(task));
-            let answer = self.broker.delete(&path)?;
-            return output::print(&self.broker, &answer, output::fields);
-        }
-        let body = json!({ "keys": self.tasks });
-        let answer = self.broker.post(&format!("/v1/{namespace}/cancel"), &body)?;
-        output::print(&self.broker, &answer, |answer| {
-            output::rows(
-                &answer["results"],
-                &["key", "result", "attempt", "fired_at", "problem.detail"],
-            )
-        })
-    }
-}
-
-#[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:
-  punctual touch shop order-42 --in 30m
-  punctual touch fleet device-7
-  punctual touch fleet device-7 --within 1h")]
-pub(crate) struct TouchArgs {
-    /// The namespace
-    namespace: String,
-    /// Key or id of the task
-    task: String,
-    /// New due time of a task that fires once, from now: 15m, 1h30m, 30d
-    #[arg(long = "in", id = "in", value_name = "DURATION", conflicts_with = "at")]
-    r#in: Option<String>,
-    /// New due time of a task that fires once: RFC 3339, or milliseconds since 1970
-    #[arg(long, value_name = "TIME")]
-    at: Option<String>,
-    /// TouchTo the due time of a watch out by this much, this time only
-    #[arg(long, value_name = "DURATION", conflicts_with_all = ["in", "at"])]
-    within: Option<String>,
-    #[command(flatten)]
-    broker: BrokerArgs,
-}
-
-impl TouchArgs {
-    pub(super) fn run(&self) -> anyhow::Result<()> {
-        let body = match (&self.r#in, &self.at, &self.within) {
-            (Some(delay), ..) => json!({ "in": delay }),
-            (_, Some(at), _) => json!({ "at": time(at) }),
-            (.., Some(within)) => json!({ "within": within }),
-            (None, None, None) => json!({}),
-        };
-        let path = format!("/v1/{}/tasks/{}/touch", part(&self.namespace), part(&self.task));
-        let task = self.broker.post(&path, &body)?;
-        output::print(&self.broker, &task, output::task)
     }
 }
 

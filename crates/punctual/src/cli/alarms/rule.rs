@@ -1,10 +1,10 @@
 //! The flags of `punctual alarms put`: one condition, one receiver, or a file with both.
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use clap::ArgGroup;
 use serde_json::{Value, json};
 
-use crate::cli::input::read_file;
+use crate::cli::input::{read_file, read_secret};
 
 /// Exactly one of these must be given, or a file.
 const WHEN_FLAGS: [&str; 7] = [
@@ -133,17 +133,6 @@ impl RuleArgs {
             chat["secret"] = json!(read_secret(secret)?);
         }
         Ok(json!({ "chat": chat }))
-    }
-}
-
-/// A secret, or the content of the file after `@` without the line break at its end.
-fn read_secret(text: &str) -> anyhow::Result<String> {
-    let Some(file) = text.strip_prefix('@') else { return Ok(text.to_owned()) };
-    let secret = std::fs::read_to_string(file)
-        .with_context(|| format!("cannot read the secret in {file}"))?;
-    match secret.trim_end_matches(['\r', '\n']) {
-        "" => bail!("{file} is empty; it must have the secret of the robot"),
-        secret => Ok(secret.to_owned()),
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::Context as _;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value, json};
 
@@ -13,18 +13,18 @@ use super::payload::PayloadInput;
 use crate::cli::tasks::time;
 
 /// A task as JSON. A payload is sent byte for byte as the user gave it.
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(transparent)]
-pub(super) struct TaskRequest(BTreeMap<&'static str, Box<RawValue>>);
+pub(super) struct TaskRequest(BTreeMap<String, Box<RawValue>>);
 
 impl TaskRequest {
     pub(super) fn set(
         &mut self,
-        name: &'static str,
+        name: &str,
         value: &(impl Serialize + ?Sized),
     ) -> anyhow::Result<()> {
         let value = to_raw_value(value).with_context(|| format!("cannot encode {name}"))?;
-        self.0.insert(name, value);
+        self.0.insert(name.to_owned(), value);
         Ok(())
     }
 }

@@ -7,7 +7,7 @@ use punctual_core::Payload;
 use serde_json::value::RawValue;
 
 use super::body::TaskRequest;
-use crate::cli::input::read_file;
+use crate::cli::input::{read_file, read_json, read_json_text};
 
 /// The content type of bytes without one.
 const CONTENT_TYPE_DEFAULT: &str = "application/octet-stream";
@@ -44,13 +44,7 @@ pub(super) enum PayloadInput {
 impl PayloadArgs {
     pub(super) fn read(&self) -> anyhow::Result<PayloadInput> {
         if let Some(json) = &self.payload {
-            // The forms of curl: @FILE and - read the JSON from elsewhere.
-            let text = match (json.as_str(), json.strip_prefix('@')) {
-                ("-", _) => read_file("-")?,
-                (_, Some(file)) => read_file(file)?,
-                (text, None) => text.as_bytes().to_vec(),
-            };
-            return Ok(PayloadInput::Json(read_json("--payload", &text)?));
+            return Ok(PayloadInput::Json(read_json_text("--payload", json)?));
         }
         if let Some(file) = &self.payload_file {
             let bytes = read_file(file)?;
@@ -101,8 +95,4 @@ impl PayloadInput {
             }
         }
     }
-}
-
-fn read_json(flag: &str, text: &[u8]) -> anyhow::Result<Box<RawValue>> {
-    serde_json::from_slice(text).with_context(|| format!("{flag} must be JSON"))
 }

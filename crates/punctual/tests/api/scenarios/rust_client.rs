@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use punctual_client::{
     Attempt, CancelResult, Client, CronExpression, Delivery, Error, Failure, FireEnd, FireId,
     FireInfo, Fires, LeaseOptions, List, Namespace, NewTask, Occasion, Scheduled, SettleAnswer,
-    Task, TaskId, TaskState, Touch,
+    Task, TaskId, TaskState, Timestamp, Touch, webhook,
 };
 use serde_json::{Map, Value, json};
 use tokio::runtime::Runtime;
@@ -55,6 +55,10 @@ fn problem(error: &Error) -> Value {
                 json!({"type": problem.kind, "status": problem.status, "detail": problem.detail});
             if let Some(field) = &problem.field {
                 json["field"] = json!(field);
+            }
+            if let Some(existing) = &problem.existing {
+                json["existing"] = json!({"id": existing.id.as_str(),
+                    "fire_at": time_text(existing.fire_at), "version": existing.version});
             }
             json
         }
@@ -122,6 +126,7 @@ async fn call(client: &Client, shop: &Namespace, verb: &str, args: &mut Argument
         "lease" => lease(shop, args).await,
         "ack" | "fail" | "refuse" | "extend" => settle(shop, verb, args).await,
         "work" => work(shop, args).await,
+        "verify" => verify(args),
         other => Err(format!("the Rust client has no {other}").into()),
     }
 }
@@ -148,9 +153,16 @@ async fn schedule(shop: &Namespace, args: &mut Arguments) -> StepResult {
     whole(shop, &scheduled).await
 }
 
-/// The answer to a new task, completed by the task.
+/// The answer to a new task, completed by the task if the token may read it.
 async fn whole(shop: &Namespace, scheduled: &Scheduled) -> StepResult {
-    let mut json = task_json(&get(shop, scheduled.id.as_str()).await?);
+    let mut json = match get(shop, scheduled.id.as_str()).await {
+        Ok(task) => task_json(&task),
+        Err(StepFailure::Problem(problem)) if problem["status"] == 403 => json!({}),
+        Err(failure) => return Err(failure),
+    };
+    if let Some(key) = &scheduled.key {
+        json["key"] = json!(key);
+    }
     json["id"] = json!(scheduled.id.as_str());
     json["fire_at"] = json!(time_text(scheduled.fire_at));
     json["version"] = json!(scheduled.version);
@@ -552,6 +564,15 @@ async fn settle(shop: &Namespace, verb: &str, args: &mut Arguments) -> StepResul
         }
     };
     Ok(json!(settled))
+}
+
+fn verify(args: &mut Arguments) -> StepResult {
+    let (secret, body) = (args.required("secret")?, args.required("body")?);
+    let headers = args.take("headers").unwrap_or_default();
+    let now: u64 = args.required("now")?.parse().map_err(|_| "now is in seconds")?;
+    let now = Timestamp::from_millis(now * 1000);
+    let result = webhook::verify(&secret, |name| headers[name].as_str(), body.as_bytes(), now);
+    Ok(json!({"valid": result.is_ok()}))
 }
 
 /// What a handler does with one delivery.

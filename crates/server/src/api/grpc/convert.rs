@@ -466,13 +466,18 @@ pub(super) fn to_problem(problem: &Problem) -> v1::Problem {
         status: u32::from(status.as_u16()),
         detail: detail.to_owned(),
         field: field.unwrap_or_default().to_owned(),
+        existing: None,
     }
 }
 
 /// The status of a call that failed as a whole.
 pub(super) fn to_status(problem: &Problem) -> Status {
+    status_with(problem, to_problem(problem))
+}
+
+fn status_with(problem: &Problem, message: v1::Problem) -> Status {
     let mut status = Status::new(problem.code(), problem.detail());
-    let message = MetadataValue::from_bytes(&to_problem(problem).encode_to_vec());
+    let message = MetadataValue::from_bytes(&message.encode_to_vec());
     status.metadata_mut().insert_bin(PROBLEM_METADATA, message);
     status
 }
@@ -482,7 +487,18 @@ pub(super) fn invalid(invalid: Invalid) -> Status {
 }
 
 pub(super) fn failed(error: EngineError, task: TaskRef<'_>) -> Status {
-    to_status(&Problem::of_task(error, task))
+    // Without its payload: metadata must stay small.
+    let existing = match &error {
+        EngineError::Exists(existing) => Some(v1::ExistingTask {
+            id: existing.id.to_string(),
+            fire_at_ms: existing.fire_at.as_millis(),
+            version: existing.version.get(),
+        }),
+        _ => None,
+    };
+    let problem = Problem::of_task(error, task);
+    let message = v1::Problem { existing, ..to_problem(&problem) };
+    status_with(&problem, message)
 }
 
 /// Acks with results. Those whose results are not allowed are rejected and change nothing.

@@ -104,16 +104,38 @@ pub(crate) async fn preview(State(broker): State<Arc<Broker>>, params: QueryPara
     response::ok(&PreviewAnswer::of(params, &*broker.clock)?)
 }
 
-/// Why the preview was refused, in one sentence.
+/// Why the preview was refused, as the broker answers it.
 #[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct PreviewError(String);
+#[error("{detail}")]
+pub struct PreviewError {
+    detail: String,
+    status: u16,
+    problem: serde_json::Value,
+}
+
+impl PreviewError {
+    /// The HTTP status.
+    #[must_use]
+    pub const fn status(&self) -> u16 {
+        self.status
+    }
+
+    /// The problem document.
+    #[must_use]
+    pub const fn problem(&self) -> &serde_json::Value {
+        &self.problem
+    }
+}
 
 /// Returns the same JSON without a broker; `query` has the parameters of the route.
 pub fn offline(query: Vec<(String, String)>) -> Result<serde_json::Value, PreviewError> {
     let preview = PreviewAnswer::of(QueryParams::new(query), &SystemClock::start());
-    let preview = preview.map_err(|problem| PreviewError(problem.detail().to_owned()))?;
-    serde_json::to_value(preview).map_err(|error| PreviewError(error.to_string()))
+    let preview = preview.map_err(|problem| PreviewError {
+        detail: problem.detail().to_owned(),
+        status: problem.parts().1.as_u16(),
+        problem: serde_json::to_value(&problem).unwrap_or_default(),
+    })?;
+    Ok(serde_json::to_value(preview).expect("times and texts always serialize"))
 }
 
 /// Returns the next fires of an expression, at most `count`.
