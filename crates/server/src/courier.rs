@@ -70,7 +70,7 @@ impl Courier for Couriers {
                     Some(result) => (Some(result.outcome), result.answer),
                     None => (None, None),
                 };
-                reports.send(vec![delivery.report(outcome).with_answer(answer)]);
+                reports.send_gathered(delivery.report(outcome).with_answer(answer)).await;
             });
         }
     }

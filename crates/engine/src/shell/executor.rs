@@ -46,6 +46,7 @@ pub(crate) struct ActionExecutor<S, K> {
     retention: Retention,
     runtime: runtime::Handle,
     messages: Sender<Message>,
+    reports: Reports,
     next_batch: Arc<NextBatch>,
     /// The write that the thread polls itself.
     batch: RefCell<Option<PendingEvent>>,
@@ -85,6 +86,7 @@ impl<S, K> ActionExecutor<S, K> {
             retention,
             runtime: runtime::Handle::current(),
             messages: messages.clone(),
+            reports: Reports::new(messages.clone(), ownership.partition, ownership.epoch),
             next_batch,
             batch: RefCell::default(),
             waker: Waker::from(Arc::new(BatchWaker(messages))),
@@ -211,7 +213,7 @@ impl<S: TaskStore, K: Courier> ActionExecutor<S, K> {
             }
             Action::Deliver(deliveries) => {
                 let courier = Arc::clone(&self.courier);
-                let reports = Reports::new(self.messages.clone(), partition, epoch);
+                let reports = self.reports.clone();
                 // The courier is quick, but the thread has timers to watch.
                 self.spawn_caught(async move {
                     courier.carry(deliveries, &reports);

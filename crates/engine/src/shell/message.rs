@@ -1,6 +1,8 @@
 //! The channels to an owner's thread and away from it: messages in, orphan reports out.
 
+use std::mem;
 use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use punctual_core::{Epoch, PartitionId};
 use tokio::sync::mpsc;
@@ -24,21 +26,40 @@ pub(crate) enum Message {
     Failed(OwnerFailure),
 }
 
-/// Where couriers report the outcomes of deliveries.
+/// Where couriers report the outcomes of deliveries. Clones lead to the same owner.
 #[derive(Debug, Clone)]
 pub struct Reports {
     messages: Sender<Message>,
     /// Tells owners apart.
     owner: (PartitionId, Epoch),
+    /// Reports that are sent together at the end of the runtime's turn: at most what is in flight.
+    gathered: Arc<Mutex<Vec<Report>>>,
 }
 
 impl Reports {
-    pub(crate) const fn new(
-        messages: Sender<Message>,
-        partition: PartitionId,
-        epoch: Epoch,
-    ) -> Self {
-        Self { messages, owner: (partition, epoch) }
+    pub(crate) fn new(messages: Sender<Message>, partition: PartitionId, epoch: Epoch) -> Self {
+        Self { messages, owner: (partition, epoch), gathered: Arc::default() }
+    }
+
+    /// Reports the outcome of one delivery, together with those that end in the same turn of the
+    /// runtime: the owner is woken once for all of them.
+    pub async fn send_gathered(&self, report: Report) {
+        let is_first = {
+            let mut gathered = self.gathered();
+            gathered.push(report);
+            gathered.len() == 1
+        };
+        if is_first {
+            // Resumes when the tasks that can run now have run.
+            tokio::task::yield_now().await;
+            let reports = mem::take(&mut *self.gathered());
+            self.send(reports);
+        }
+    }
+
+    fn gathered(&self) -> MutexGuard<'_, Vec<Report>> {
+        // Every update is a single step, so the value is consistent even after a panic.
+        self.gathered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Reports the outcomes of deliveries. If the owner has ended, they are passed on to the next

@@ -1,5 +1,5 @@
-//! Requests about one task are answered by a faster path than others. A path with an escape takes
-//! the slower one: both give the same answers.
+//! Requests about one task and acks are answered by a faster path than others. A path with an
+//! escape takes the slower one: both give the same answers.
 
 use punctual_test_support::TestBroker;
 use serde_json::{Value, json};
@@ -51,6 +51,12 @@ fn both_paths_give_the_same_answers() {
         ("DELETE", "tasks/KEY", &[], ""),
         ("DELETE", "tasks/KEY", &[], ""),
         ("DELETE", "tasks/KEY", &[], "a body"),
+        ("POST", "queues/q/ack", &[], r#"{"tokens": ["stale"]}"#),
+        ("POST", "queues/q/ack", &[], r#"{"acks": [{"token": "stale", "result": 1}]}"#),
+        ("POST", "queues/q/ack", &[], "{}"),
+        ("POST", "queues/q/ack", &[], ""),
+        ("POST", "queues/q/ack", &lines, r#"{"tokens": []}"#),
+        ("POST", "queues/-/ack", &[], r#"{"tokens": []}"#),
     ] {
         let call = |namespace: &str, key: &str| {
             let path = format!("/v1/{namespace}/{}", path.replace("KEY", key));

@@ -134,6 +134,28 @@ impl<T> FairQueue<T> {
         }
     }
 
+    /// Counts one more as using the resource if a key may have it, some of this key are in use
+    /// already, and no key waits. Otherwise the caller has to wait; the answer may come at once.
+    pub(crate) fn try_take(&mut self, key: &ShareKey) -> bool {
+        if !self.waiting.is_empty() {
+            return false;
+        }
+        let left = self.total.saturating_sub(self.in_use);
+        let Some(share) = self.namespaces.get_mut(&key.namespace) else { return false };
+        let Some(part) = share.parts.get_mut(&key.part) else { return false };
+        if share.in_use >= left {
+            return false;
+        }
+        let left_to_parts = (left - share.in_use).div_ceil(2);
+        if key.part.is_some() && part.in_use >= left_to_parts {
+            return false;
+        }
+        self.in_use += 1;
+        share.in_use += 1;
+        part.in_use += 1;
+        true
+    }
+
     /// Takes the first that waits under a key and counts it as using the resource.
     pub(crate) fn take(&mut self, key: &ShareKey) -> Option<oneshot::Sender<T>> {
         self.last_ticket += 1;
@@ -321,6 +343,23 @@ mod tests {
         }
         assert!(waiting.0.namespaces.is_empty() && waiting.0.waiting.is_empty());
         assert_eq!(waiting.0.in_use, 0);
+    }
+
+    #[test]
+    fn what_is_taken_without_waiting_has_the_same_bounds() {
+        let mut waiting = Waiting::new(64);
+        assert!(!waiting.0.try_take(&key("a", "x")), "none is in use");
+        waiting.enqueue(&key("a", "x"), 1);
+        assert!(!waiting.0.try_take(&key("a", "x")), "another waits");
+        waiting.take_all();
+        let taken = (1..100).take_while(|_| waiting.0.try_take(&key("a", "x"))).count();
+        assert_eq!(taken, 15, "one part has 16");
+        waiting.enqueue(&key("a", "x"), 1);
+        assert_eq!(waiting.take_all(), []);
+        let whole = ShareKey::of(Namespace::new("b").unwrap());
+        waiting.enqueue(&whole, 1);
+        assert_eq!(waiting.take_all(), [whole.clone()]);
+        assert!(!waiting.0.try_take(&whole), "one of a waits");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The fast path: the most frequent requests, answered without the router and its layers.
 //!
-//! These are requests about one task: create, replace, touch and cancel it. They pass the checks of
-//! `admission` and call the same functions as the routes. Everything out of the ordinary is left to
+//! These are requests about one task, to create, replace, touch or cancel it, and acks of
+//! deliveries. They pass the checks of `admission` and call the same functions as the routes. Everything out of the ordinary is left to
 //! the router: a path with percent-encoding, a body that is large or has not arrived as a whole, a
 //! request that is refused. A test compares the answers of both.
 
@@ -18,6 +18,7 @@ use http_body::{Frame, SizeHint};
 use punctual_core::Namespace;
 
 use super::admission::check_fast;
+use super::queues;
 use super::request::{TasksBody, check_json, idempotency};
 use super::response::ApiResult;
 use super::tasks::{self, batch};
@@ -36,6 +37,7 @@ pub(crate) enum FastRoute {
     Replace,
     Cancel,
     Touch,
+    Ack,
 }
 
 impl FastRoute {
@@ -44,7 +46,7 @@ impl FastRoute {
         Some(Self::parse(request.method(), request.uri())?.0)
     }
 
-    /// The route, the namespace and, if the path has one, the key or id.
+    /// The route, the namespace and, if the path has one, the key, id or queue.
     fn parse<'a>(method: &Method, uri: &'a Uri) -> Option<(Self, &'a str, &'a str)> {
         let path = uri.path();
         if path.contains('%') {
@@ -52,18 +54,16 @@ impl FastRoute {
         }
         let mut segments = path.strip_prefix("/v1/")?.split('/');
         let namespace = segments.next().filter(|it| !it.is_empty())?;
-        if segments.next() != Some("tasks") {
-            return None;
-        }
-        let (name, verb) = (segments.next(), segments.next());
+        let (kind, name, verb) = (segments.next()?, segments.next(), segments.next());
         if segments.next().is_some() || name == Some("") {
             return None;
         }
-        let route = match (name, verb) {
-            (None, None) if *method == Method::POST => Self::Create,
-            (Some(_), None) if *method == Method::PUT => Self::Replace,
-            (Some(_), None) if *method == Method::DELETE => Self::Cancel,
-            (Some(_), Some("touch")) if *method == Method::POST => Self::Touch,
+        let route = match (kind, name, verb) {
+            ("tasks", None, None) if *method == Method::POST => Self::Create,
+            ("tasks", Some(_), None) if *method == Method::PUT => Self::Replace,
+            ("tasks", Some(_), None) if *method == Method::DELETE => Self::Cancel,
+            ("tasks", Some(_), Some("touch")) if *method == Method::POST => Self::Touch,
+            ("queues", Some(_), Some("ack")) if *method == Method::POST => Self::Ack,
             _ => return None,
         };
         Some((route, namespace, name.unwrap_or_default()))
@@ -75,6 +75,7 @@ impl FastRoute {
             Self::Create => "/v1/{namespace}/tasks",
             Self::Replace | Self::Cancel => "/v1/{namespace}/tasks/{key}",
             Self::Touch => "/v1/{namespace}/tasks/{key}/touch",
+            Self::Ack => "/v1/{namespace}/queues/{queue}/ack",
         }
     }
 }
@@ -137,6 +138,10 @@ impl FastPath {
             FastRoute::Touch => {
                 check_json(headers)?;
                 tasks::touch_task(broker, &namespace, name, headers, &body).await
+            }
+            FastRoute::Ack => {
+                check_json(headers)?;
+                queues::ack_deliveries(broker, &namespace, name, &body).await
             }
         }
     }
@@ -222,6 +227,10 @@ mod tests {
             ("PUT", "/v1/shop/tasks/order-1", Some((FastRoute::Replace, "shop", "order-1"))),
             ("DELETE", "/v1/shop/tasks/order-1", Some((FastRoute::Cancel, "shop", "order-1"))),
             ("POST", "/v1/shop/tasks/a:b/touch", Some((FastRoute::Touch, "shop", "a:b"))),
+            ("POST", "/v1/shop/queues/mail/ack", Some((FastRoute::Ack, "shop", "mail"))),
+            ("POST", "/v1/shop/queues/mail/fail", None),
+            ("POST", "/v1/shop/queues//ack", None),
+            ("POST", "/v1/shop/queues", None),
             ("GET", "/v1/shop/tasks/order-1", None),
             ("GET", "/v1/shop/tasks", None),
             ("PUT", "/v1/shop/tasks", None),
@@ -247,7 +256,8 @@ mod tests {
     #[test]
     fn a_fast_route_is_one_of_the_router() {
         let shown = format!("{:?}", crate::api::http::routes().0);
-        for route in [FastRoute::Create, FastRoute::Replace, FastRoute::Cancel, FastRoute::Touch] {
+        use FastRoute::{Ack, Cancel, Create, Replace, Touch};
+        for route in [Create, Replace, Cancel, Touch, Ack] {
             assert!(shown.contains(&format!("\"{}\"", route.pattern())), "{route:?}");
         }
     }

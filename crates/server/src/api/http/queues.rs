@@ -359,8 +359,17 @@ pub(crate) async fn ack(
     PathName(namespace, queue): PathName,
     JsonBody(body): JsonBody<NAMES_BYTES_MAX>,
 ) -> ApiResult {
-    let queue = queue_of(&queue)?;
-    let body: AckBody<'_> = request::json(&body, "a list of tokens")?;
+    ack_deliveries(&broker, &namespace, &queue, &body).await
+}
+
+pub(super) async fn ack_deliveries(
+    broker: &Broker,
+    namespace: &Namespace,
+    queue: &str,
+    body: &[u8],
+) -> ApiResult {
+    let queue = queue_of(queue)?;
+    let body: AckBody<'_> = request::json(body, "a list of tokens")?;
     let acks = body.into_acks()?;
     let (mut settlements, mut results) = (Vec::new(), Vec::with_capacity(acks.len()));
     for (token, settlement) in acks {
@@ -374,7 +383,7 @@ pub(crate) async fn ack(
             }
         });
     }
-    let settled = poll::settle(&broker, scope(&namespace, &queue), settlements).await;
+    let settled = poll::settle(broker, scope(namespace, &queue), settlements).await;
     let settled = settled.map_err(not_forwarded)?;
     let sent = results.iter_mut().filter(|one| one.problem.is_none());
     sent.zip(settled).for_each(|(one, settled)| one.result = result_name(settled, ACKED));

@@ -1,45 +1,60 @@
 //! The pool of connections to receivers.
 //!
-//! A delivery checks out an idle connection of its key, or a permit to open a new one. The number
-//! of connections is limited, whether they are being opened, in use, idle or closing. When the
-//! limit is reached, deliveries wait; the oldest idle connection of another key is closed for them.
-//! Which of them is next, and how many a namespace and one receiver may use, is decided in
-//! `shares`.
+//! A delivery checks out an idle connection of its key, or the right to open a new one. The number
+//! of connections is limited, whether they are being opened, in use or idle. When the limit is
+//! reached, the oldest idle connection is closed for a delivery that waits; if none is idle,
+//! deliveries wait. Which of them is next, and how many a namespace and one receiver may use, is
+//! decided in `shares`.
+//!
+//! A connection has no task of its own: the delivery that uses it reads and writes. While it is
+//! idle, the pool checks from time to time whether its receiver has closed it.
 //!
 //! `dial` opens connections, and `send` uses them.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::Full;
 use hyper::body::Incoming;
-use hyper::client::conn::http1::SendRequest;
+use hyper::client::conn::http1::{Connection, SendRequest};
+use hyper_rustls::MaybeHttpsStream;
+use hyper_util::rt::TokioIo;
 use punctual_core::Timestamp;
 use punctual_engine::{NotSendable, SendPermit};
+use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio::time::{interval, timeout};
 
-use super::gate::SendGate;
+use super::gate::{GatedStream, SendGate};
 use crate::clock::SystemClock;
 use crate::shares::{FairQueue, ShareKey};
 use crate::telemetry::Telemetry;
 
 /// How long an idle connection is kept.
 const IDLE_MAX: Duration = Duration::from_secs(60);
-/// How often the pool checks for idle connections that are too old.
+/// How often the pool checks for idle connections that are too old or closed by their receivers.
 const IDLE_EVERY: Duration = Duration::from_secs(5);
 /// How long a connection may take to become ready for the next request after an answer was read.
 const READY_MAX: Duration = Duration::from_millis(100);
 /// Idle connections per key: as many as a lane has deliveries in flight.
 const IDLE_CONNECTIONS_MAX: usize = 256;
 
+/// The connection that writes requests and reads their answers when it is polled.
+pub(super) type PolledConnection =
+    Connection<GatedStream<MaybeHttpsStream<TokioIo<TcpStream>>>, Full<Bytes>>;
+
 /// Sends requests on one connection, each through its gate.
 #[derive(Debug)]
 pub(super) struct RequestSender {
     requests: SendRequest<Full<Bytes>>,
+    /// `None` after it has ended. Boxed, because senders are moved with every delivery.
+    connection: Option<Box<PolledConnection>>,
     gate: SendGate,
 }
 
@@ -56,8 +71,8 @@ pub(super) struct ConnectionPool {
 pub(super) enum Checkout {
     /// An idle connection.
     Reused(WebhookConnection),
-    /// The permit to open a connection.
-    New(ConnectionPermit, InUseGuard),
+    /// The right to open a connection.
+    New(InUseGuard),
 }
 
 /// Why a request has no answer.
@@ -78,13 +93,8 @@ pub(super) struct WebhookConnection {
     in_use: InUseGuard,
 }
 
-/// The permit to have a connection open. Held by the connection until it is closed.
-#[derive(Debug)]
-pub(super) struct ConnectionPermit {
-    pool: ConnectionPool,
-}
-
-/// Counts one connection of a key as in use until dropped.
+/// Counts one connection of a key as open and in use until dropped. Its connection is closed by
+/// then, or is in `idle`.
 #[derive(Debug)]
 pub(super) struct InUseGuard {
     pool: ConnectionPool,
@@ -96,10 +106,8 @@ pub(super) struct InUseGuard {
 #[derive(Debug)]
 struct ConnectionPoolState {
     connections_max: usize,
-    /// Permits that are held.
+    /// Connections in use and idle ones.
     open: usize,
-    /// Connections that the pool has dropped and that have not closed yet.
-    closing: usize,
     /// Deliveries that wait for a connection or use one.
     queue: FairQueue<Checkout>,
     /// The idle connections of each key, the oldest first.
@@ -118,8 +126,12 @@ struct IdleConnection {
 }
 
 impl RequestSender {
-    pub(super) const fn new(requests: SendRequest<Full<Bytes>>, gate: SendGate) -> Self {
-        Self { requests, gate }
+    pub(super) fn new(
+        requests: SendRequest<Full<Bytes>>,
+        connection: PolledConnection,
+        gate: SendGate,
+    ) -> Self {
+        Self { requests, connection: Some(Box::new(connection)), gate }
     }
 
     /// Sends a request, unless its permit forbids it when the first byte is to be written.
@@ -129,7 +141,10 @@ impl RequestSender {
         permit: &SendPermit,
     ) -> Result<Response<Incoming>, Unanswered> {
         self.gate.close(permit.clone());
-        let mut error = match self.requests.try_send_request(request).await {
+        // The receiver may have closed it while it was idle.
+        self.check_open();
+        let answer = self.requests.try_send_request(request);
+        let mut error = match drive(&mut self.connection, answer).await {
             Ok(response) => return Ok(response),
             Err(error) => error,
         };
@@ -144,6 +159,40 @@ impl RequestSender {
             None => Err(Unanswered::Broken(error.into_error())),
         }
     }
+
+    /// Returns whether the connection has not ended. Notices it if the receiver has closed it.
+    fn check_open(&mut self) -> bool {
+        poll_connection(&mut self.connection, &mut Context::from_waker(Waker::noop()));
+        self.connection.is_some()
+    }
+
+    /// Waits until another request can be sent. Returns whether one can.
+    async fn ready(&mut self) -> bool {
+        drive(&mut self.connection, self.requests.ready()).await.is_ok()
+    }
+}
+
+/// Polls a connection while `work` waits for it.
+async fn drive<T>(
+    connection: &mut Option<Box<PolledConnection>>,
+    work: impl Future<Output = T>,
+) -> T {
+    let mut work = pin!(work);
+    poll_fn(|context| {
+        if let Poll::Ready(done) = work.as_mut().poll(context) {
+            return Poll::Ready(done);
+        }
+        poll_connection(connection, context);
+        work.as_mut().poll(context)
+    })
+    .await
+}
+
+fn poll_connection(connection: &mut Option<Box<PolledConnection>>, context: &mut Context<'_>) {
+    // An error also reaches the request that waits for its answer.
+    if connection.as_mut().is_some_and(|open| Pin::new(open).poll(context).is_ready()) {
+        *connection = None;
+    }
 }
 
 impl ConnectionPool {
@@ -155,7 +204,6 @@ impl ConnectionPool {
         let state = ConnectionPoolState {
             connections_max,
             open: 0,
-            closing: 0,
             queue: FairQueue::new(connections_max),
             idle_of: HashMap::new(),
             idle: BTreeMap::new(),
@@ -164,9 +212,13 @@ impl ConnectionPool {
         Self { state: Arc::new(Mutex::new(state)), clock, telemetry }
     }
 
-    /// Waits for a connection of this key, or for a permit to open one. Nothing is lost if the
+    /// Waits for a connection of this key, or for the right to open one. Nothing is lost if the
     /// future is dropped.
     pub(super) async fn checkout(&self, key: &ShareKey) -> Checkout {
+        if let Some(sender) = self.change(|state| state.take_at_once(key)) {
+            let in_use = InUseGuard { pool: self.clone(), key: key.clone(), idle: None };
+            return Checkout::Reused(WebhookConnection { sender, in_use });
+        }
         loop {
             let (sender, mut receiver) = oneshot::channel();
             self.serve_waiting(|state| state.queue.enqueue(key, sender));
@@ -180,45 +232,53 @@ impl ConnectionPool {
         }
     }
 
-    /// Starts a task that closes connections that have been idle for too long. It ends when all
-    /// other clones of the pool are dropped.
+    /// Starts a task that closes connections that have been idle for too long, or that their
+    /// receivers have closed. It ends when all other clones of the pool are dropped.
     pub(super) fn watch(&self) {
-        let (state, clock) = (Arc::downgrade(&self.state), Arc::clone(&self.clock));
+        let state = Arc::downgrade(&self.state);
+        let (clock, telemetry) = (Arc::clone(&self.clock), self.telemetry.clone());
         tokio::spawn(async move {
             let mut ticks = interval(IDLE_EVERY);
             loop {
                 ticks.tick().await;
                 let Some(state) = state.upgrade() else { return };
+                let pool = Self { state, clock: Arc::clone(&clock), telemetry: telemetry.clone() };
                 let now = clock.machine_now();
-                let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
-                while state.oldest_idle().is_some_and(|since| now.since(since) >= IDLE_MAX) {
-                    drop(state.close_oldest());
-                }
+                pool.serve_waiting(|state| state.close_idle(now));
             }
         });
     }
 
-    /// Changes the state, then gives connections and permits to waiting deliveries, as far as there
-    /// are any.
+    /// Changes the state, then gives connections to waiting deliveries, as far as there are any.
     fn serve_waiting(&self, change: impl FnOnce(&mut ConnectionPoolState)) {
-        let mut next = {
-            let mut state = self.lock();
-            change(&mut state);
+        let mut next = self.change(|state| {
+            change(state);
             state.next()
-        };
+        });
         // Sent without the lock: if the receiver is gone, dropping the checkout takes the lock.
         while let Some((waiter, key, idle)) = next {
             let in_use = InUseGuard { pool: self.clone(), key, idle: None };
             let checkout = match idle {
                 Some(sender) => Checkout::Reused(WebhookConnection { sender, in_use }),
-                None => {
-                    self.telemetry.webhook_connection(1);
-                    Checkout::New(ConnectionPermit { pool: self.clone() }, in_use)
-                }
+                None => Checkout::New(in_use),
             };
             drop(waiter.send(checkout));
-            next = self.lock().next();
+            next = self.change(ConnectionPoolState::next);
         }
+    }
+
+    /// Changes the state, and shows how many connections that has opened or closed.
+    fn change<T>(&self, change: impl FnOnce(&mut ConnectionPoolState) -> T) -> T {
+        let mut state = self.lock();
+        let before = state.open;
+        let changed = change(&mut state);
+        let after = state.open;
+        drop(state);
+        if after != before {
+            let opened = after.cast_signed() - before.cast_signed();
+            self.telemetry.webhook_connection(i64::try_from(opened).unwrap_or_default());
+        }
+        changed
     }
 
     fn lock(&self) -> MutexGuard<'_, ConnectionPoolState> {
@@ -231,11 +291,16 @@ impl WebhookConnection {
         Self { sender, in_use }
     }
 
+    /// Waits for `work`, which waits for this connection.
+    pub(super) async fn drive<T>(&mut self, work: impl Future<Output = T>) -> T {
+        drive(&mut self.sender.connection, work).await
+    }
+
     /// Returns the connection to the pool, if it can be used again.
     pub(super) async fn keep(mut self) {
         // A receiver may have answered before it has read the whole request; do not wait for that.
-        let ready = timeout(READY_MAX, self.sender.requests.ready()).await;
-        if !matches!(ready, Ok(Ok(()))) {
+        let ready = timeout(READY_MAX, self.sender.ready()).await;
+        if !matches!(ready, Ok(true)) {
             return;
         }
         let Self { sender, mut in_use } = self;
@@ -244,19 +309,13 @@ impl WebhookConnection {
     }
 }
 
-impl Drop for ConnectionPermit {
-    fn drop(&mut self) {
-        self.pool.telemetry.webhook_connection(-1);
-        self.pool.serve_waiting(ConnectionPoolState::on_closed);
-    }
-}
-
 impl Drop for InUseGuard {
     fn drop(&mut self) {
         let (key, idle) = (&self.key, self.idle.take());
         self.pool.serve_waiting(|state| {
-            if let Some((sender, since)) = idle {
-                state.keep_idle(key, sender, since);
+            match idle {
+                Some((sender, since)) => state.keep_idle(key, sender, since),
+                None => state.open -= 1,
             }
             state.queue.release(key);
         });
@@ -270,32 +329,29 @@ impl ConnectionPoolState {
         let key = self.queue.next()?;
         let sender = self.take_idle(&key);
         if sender.is_none() && self.open >= self.connections_max {
-            if self.closing == 0 {
-                drop(self.close_oldest());
-            }
-            return None;
+            self.close_oldest()?;
         }
         let waiter = self.queue.take(&key)?;
         self.open += usize::from(sender.is_none());
         Some((waiter, key, sender))
     }
 
+    /// Takes an idle connection of a key for a delivery that does not have to wait.
+    fn take_at_once(&mut self, key: &ShareKey) -> Option<RequestSender> {
+        let has_idle = self.idle_of.contains_key(key);
+        (has_idle && self.queue.try_take(key)).then(|| self.take_idle(key)).flatten()
+    }
+
     /// Takes the idle connection that was used last, so that the others age and are closed.
     fn take_idle(&mut self, key: &ShareKey) -> Option<RequestSender> {
         let idle = self.idle_of.get_mut(key)?;
-        let mut taken = None;
-        while let Some(IdleConnection { number, sender, .. }) = idle.pop_back() {
-            self.idle.remove(&number);
-            // The receiver may have closed it.
-            if sender.requests.is_ready() {
-                taken = Some(sender);
-                break;
-            }
-        }
+        let taken = idle.pop_back();
         if idle.is_empty() {
             self.idle_of.remove(key);
         }
-        taken
+        let IdleConnection { number, sender, .. } = taken?;
+        self.idle.remove(&number);
+        Some(sender)
     }
 
     fn keep_idle(&mut self, key: &ShareKey, sender: RequestSender, since: Timestamp) {
@@ -305,35 +361,38 @@ impl ConnectionPoolState {
         if idle.len() < IDLE_CONNECTIONS_MAX {
             idle.push_back(IdleConnection { number, since, sender });
             self.idle.insert(number, key.clone());
+        } else {
+            self.open -= 1;
         }
     }
 
-    fn oldest_idle(&self) -> Option<Timestamp> {
-        let (_, key) = self.idle.first_key_value()?;
-        self.idle_of.get(key)?.front().map(|idle| idle.since)
+    /// Closes the connections that have been idle for too long, and removes those that their
+    /// receivers have closed.
+    fn close_idle(&mut self, now: Timestamp) {
+        let before = self.idle.len();
+        let numbers = &mut self.idle;
+        self.idle_of.retain(|_, idle| {
+            idle.retain_mut(|idle| {
+                let keep = now.since(idle.since) < IDLE_MAX && idle.sender.check_open();
+                if !keep {
+                    numbers.remove(&idle.number);
+                }
+                keep
+            });
+            !idle.is_empty()
+        });
+        self.open -= before - self.idle.len();
     }
 
-    /// Removes the oldest idle connection. It closes when the returned sender is dropped, and its
-    /// permit is released when it has closed.
-    fn close_oldest(&mut self) -> Option<RequestSender> {
-        loop {
-            let (_, key) = self.idle.pop_first()?;
-            let idle = self.idle_of.get_mut(&key)?;
-            let oldest = idle.pop_front()?;
-            if idle.is_empty() {
-                self.idle_of.remove(&key);
-            }
-            // A connection that its receiver has closed has already released its permit.
-            if !oldest.sender.requests.is_closed() {
-                self.closing += 1;
-                return Some(oldest.sender);
-            }
+    /// Closes the oldest idle connection; `None` if there is none.
+    fn close_oldest(&mut self) -> Option<()> {
+        let (_, key) = self.idle.pop_first()?;
+        let idle = self.idle_of.get_mut(&key)?;
+        idle.pop_front()?;
+        if idle.is_empty() {
+            self.idle_of.remove(&key);
         }
-    }
-
-    fn on_closed(&mut self) {
         self.open -= 1;
-        // Which connection it was does not matter: a permit is free again.
-        self.closing = self.closing.saturating_sub(1);
+        Some(())
     }
 }

@@ -26,8 +26,7 @@ use tokio::time::timeout;
 
 use super::answer::{BODY_BYTES_MAX, WebhookResponse};
 use super::connections::{
-    Checkout, ConnectionPermit, ConnectionPool, InUseGuard, RequestSender, Unanswered,
-    WebhookConnection,
+    Checkout, ConnectionPool, InUseGuard, RequestSender, Unanswered, WebhookConnection,
 };
 use super::dial::{BoxError, DialError, Dialler, LookupPermit};
 use super::gate::{GatedStream, SendGate};
@@ -118,12 +117,12 @@ impl HttpCourier {
         loop {
             let connection = match self.pool.checkout(&key).await {
                 Checkout::Reused(connection) => OpenOrNew::Open(connection),
-                Checkout::New(permit, in_use) => {
+                Checkout::New(in_use) => {
                     let _waits = self.telemetry.webhook_lookup_waits();
                     let lookup = self.dialler.lookup_permit(&definition.namespace, &uri);
                     // Boxed, because most deliveries find an open connection.
                     let lookup = Box::pin(lookup).await;
-                    OpenOrNew::New(permit, in_use, lookup)
+                    OpenOrNew::New(in_use, lookup)
                 }
             };
             let was_open = matches!(connection, OpenOrNew::Open(_));
@@ -132,8 +131,8 @@ impl HttpCourier {
                 let attempt = self.attempt(delivery, target, &uri, connection);
                 let (connection, response) = attempt.await?;
                 let response = WebhookResponse::new(response, target.rules(), self.answer_bytes);
-                let (_, response) = answered.insert((connection, response));
-                response.read().await;
+                let (connection, response) = answered.insert((connection, response));
+                connection.drive(response.read()).await;
                 Ok(())
             };
             let ended: Result<Result<(), AttemptError>, _> =
@@ -180,8 +179,8 @@ impl HttpCourier {
         delivery.permit.check(delivery.fired_at).map_err(AttemptError::NotSendable)?;
         let mut connection = match connection {
             OpenOrNew::Open(connection) => connection,
-            OpenOrNew::New(permit, in_use, lookup) => {
-                let connecting = self.connect(uri, permit, in_use, lookup);
+            OpenOrNew::New(in_use, lookup) => {
+                let connecting = self.connect(uri, in_use, lookup);
                 // Boxed, because it is large and most deliveries find an open connection.
                 Box::pin(connecting).await.map_err(AttemptError::Dial)?
             }
@@ -196,7 +195,6 @@ impl HttpCourier {
     async fn connect(
         &self,
         uri: &Uri,
-        permit: ConnectionPermit,
         in_use: InUseGuard,
         lookup: LookupPermit,
     ) -> Result<WebhookConnection, BoxError> {
@@ -205,12 +203,7 @@ impl HttpCourier {
         let stream = GatedStream::new(stream, gate.clone());
         let (requests, connection) =
             http1::Builder::new().max_buf_size(BODY_BYTES_MAX).handshake(stream).await?;
-        tokio::spawn(async move {
-            // An error also reaches the request that waits for its answer.
-            let _ = connection.await;
-            drop(permit);
-        });
-        Ok(WebhookConnection::new(RequestSender::new(requests, gate), in_use))
+        Ok(WebhookConnection::new(RequestSender::new(requests, connection, gate), in_use))
     }
 }
 
@@ -229,7 +222,7 @@ fn log_failure(delivery: &Delivery, result: &AttemptResult) {
 /// What a delivery is sent on.
 enum OpenOrNew {
     Open(WebhookConnection),
-    New(ConnectionPermit, InUseGuard, LookupPermit),
+    New(InUseGuard, LookupPermit),
 }
 
 /// Why an attempt has no answer.
