@@ -295,7 +295,7 @@ fn heartbeats_and_assignments() {
 fn arguments(changes: Vec<Change>) -> Vec<u8> {
     let sections = BatchArguments::of(epoch(2), Batch::new(BatchNo::new(300), changes));
     let mut out = vec![u8::from(sections.grows)];
-    for section in sections.all() {
+    for section in sections.sections() {
         put_varint(&mut out, section.len() as u64);
         for argument in section.arguments() {
             put_bytes(&mut out, argument);
