@@ -15,7 +15,7 @@ use std::path::Path;
 
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
 use punctual_core::{FireId, Lease, PartitionId, TaskId};
-use punctual_store::codec::{CodecError, Reader, put_varint, read_head};
+use punctual_store::codec::{CodecError, HourCounts, Reader, put_varint, read_head};
 use punctual_store::{BatchNo, Counts, DueHour, DueMinute, DueSteps, Head, LetterGroups};
 
 use crate::fault::{ReadContext, StorageFault};
@@ -27,8 +27,8 @@ use crate::state::names::NameKey;
 use crate::state::order::{ListedKind, OrderKey};
 use crate::state::relocation::Relocation;
 
-pub(crate) use due_rows::{HourCounts, namespace_prefix, read_series_key, series_key};
 use due_rows::{hour_key, read_hour_key};
+pub(crate) use due_rows::{namespace_prefix, read_series_key, series_key};
 use rows::{
     BATCH, BITS, COUNTED, COUNTS, GROUPS, META, RUN, SEAT, bits_key, dead_key, numbered, order_key,
     put_groups, put_seat, read_dead_key, read_groups, read_partition, read_word, relocation_key,

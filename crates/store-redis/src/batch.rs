@@ -9,18 +9,20 @@
 mod arguments;
 
 use std::collections::hash_map::Entry;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::Hash;
 use std::sync::Arc;
 
 use punctual_core::{
     DeadLetter, Epoch, FireEnd, FireId, FireRecord, Namespace, Task, TaskId, TaskState, Timestamp,
 };
-use punctual_store::{Batch, BatchNo, Change, Counts, Head, count};
+use punctual_store::{Batch, BatchNo, Change, Counts, Head, Prior, count, due_move};
 
-pub(crate) use self::arguments::BatchArguments;
+pub(crate) use self::arguments::{ArgumentList, BatchArguments, SeriesArguments};
 use crate::format::codec::{self, Postponement};
+use crate::format::due::DueDifferences;
 use crate::format::ends::{self, FireGroup, GroupOrigin};
+use crate::format::groups;
 
 /// The largest number of fires in one piece of history: a sweep deletes a whole piece.
 const PIECE_FIRES_MAX: usize = 1000;
@@ -115,6 +117,9 @@ struct FoldedBatch {
     letters: InsertionMap<FireId, FoldedLetter>,
     records: InsertionMap<FireId, FireRecord>,
     counts: InsertionMap<Namespace, Counts>,
+    due: DueDifferences,
+    /// When series are due, by namespace; `None` for tasks that are no series any more.
+    series: BTreeMap<Namespace, InsertionMap<TaskId, Option<Timestamp>>>,
 }
 
 impl FoldedBatch {
@@ -125,21 +130,27 @@ impl FoldedBatch {
                 None => self.counts.set(namespace.clone(), moved),
             }
         }
+        if let Some(moved) = due_move(&change) {
+            self.due.add(moved);
+        }
         match change {
             Change::Put(task) => self.file(task, true),
-            Change::Refile { task, .. } => self.file(task, false),
+            Change::Refile { task, was } => {
+                self.leave_series(&task.definition.namespace, task.id, was);
+                self.file(task, false);
+            }
             Change::Postpone { id, fire_at, version, updated_at, .. } => {
                 let updated_at = Some(updated_at);
                 self.postpone(id, Postponement { fire_at, version, updated_at });
             }
             Change::Settle { record, next, was } => {
-                self.end_fire(&record, next, was.state);
+                self.end_fire(&record, next, was);
                 self.records.set(record.fire_id, record);
             }
             Change::Dead { letter, next, was } => {
                 let end = FireEnd::Dead(letter.reason);
                 let record = FireRecord::of(&letter.task, end, letter.died_at);
-                self.end_fire(&record, next, was.state);
+                self.end_fire(&record, next, was);
                 self.records.set(record.fire_id, record);
                 self.letters.set(letter.fire_id(), FoldedLetter::Kept(Box::new(letter)));
             }
@@ -156,6 +167,10 @@ impl FoldedBatch {
     }
 
     fn file(&mut self, task: Task, fresh: bool) {
+        if task.definition.schedule.kind().is_series() {
+            let series = self.series.entry(task.definition.namespace.clone()).or_default();
+            series.set(task.id, Some(task.fire_at));
+        }
         if let Some(name) = name(&task.definition.namespace, task.definition.key.as_ref()) {
             self.names.set(name, FoldedName::To(Box::new(Head::of(&task))));
         }
@@ -189,11 +204,21 @@ impl FoldedBatch {
 
     /// Ends a fire: its task continues as `next`, or ends. If the fire is no longer a part of its
     /// task, the task does not change.
-    fn end_fire(&mut self, record: &FireRecord, next: Option<Task>, was: TaskState) {
+    fn end_fire(&mut self, record: &FireRecord, next: Option<Task>, was: Prior) {
         match next {
             Some(task) => self.file(task, false),
-            None if was == TaskState::Firing => {}
-            None => self.end(record),
+            None if was.state == TaskState::Firing => {}
+            None => {
+                self.leave_series(&record.namespace, record.task_id(), was);
+                self.end(record);
+            }
+        }
+    }
+
+    /// Removes a task from the series, if it was one.
+    fn leave_series(&mut self, namespace: &Namespace, id: TaskId, was: Prior) {
+        if was.kind.is_series() {
+            self.series.entry(namespace.clone()).or_default().set(id, None);
         }
     }
 
@@ -256,8 +281,28 @@ impl FoldedBatch {
             arguments.counts.push(codec::HISTORY_BYTES_FIELD);
             arguments.counts.push_number(size);
         }
+        if let Some(differences) = self.due.to_bytes() {
+            arguments.due_log.push(&differences);
+        }
+        arguments.series = self.series.into_iter().map(series_arguments).collect();
         arguments
     }
+}
+
+fn series_arguments(
+    (namespace, tasks): (Namespace, InsertionMap<TaskId, Option<Timestamp>>),
+) -> SeriesArguments {
+    let [mut due, mut removed] = [ArgumentList::default(), ArgumentList::default()];
+    for (id, fire_at) in tasks.items {
+        match fire_at {
+            Some(fire_at) => {
+                due.push_number(fire_at.as_millis());
+                due.push(&codec::id(id));
+            }
+            None => removed.push(&codec::id(id)),
+        }
+    }
+    SeriesArguments { namespace, due, removed }
 }
 
 fn name(namespace: &Namespace, key: Option<&punctual_core::TaskKey>) -> Option<Vec<u8>> {
@@ -318,6 +363,7 @@ fn write_letter(arguments: &mut BatchArguments, fire_id: FireId, letter: &Folded
             let namespace = &letter.task.definition.namespace;
             arguments.letters.push(&codec::fire(fire_id));
             arguments.letters.write(|out| punctual_store::codec::put_letter(out, letter));
+            arguments.letter_groups.write(|out| groups::put_group(out, &letter.group()));
             arguments.dead.push(b"0");
             arguments.dead.write(|out| member(out, namespace));
             arguments.dead_ages.push_number(letter.died_at.as_millis());

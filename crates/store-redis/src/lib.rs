@@ -18,6 +18,9 @@
 //! acknowledged, unless [`Durability::Replica`] is set. The store notices the loss ([`Rewound`]) as
 //! soon as the owner writes.
 //!
+//! Counts of due tasks, an index of series and groups of dead letters are kept by the same batches.
+//! A partition of an earlier version is counted when it is acquired (`fill`).
+//!
 //! The contracts and the conformance suite are in the crate `store`; the crate `cluster` decides
 //! which broker owns which partition.
 
@@ -25,6 +28,7 @@ mod batch;
 mod damage;
 mod epochs;
 mod error;
+mod fill;
 mod format;
 mod inspect;
 mod membership;

@@ -5,17 +5,21 @@
 //!
 //! A result without a limit of its own is read in pages, each with one call of one script, so that
 //! no reply is large and no call blocks Redis for long. One page is one moment; several pages may
-//! see several batches. Pages of ended fires are in `fires`, counts in `namespaces`.
+//! see several batches. Pages of ended fires are in `fires`, counts in `namespaces`, `due` and
+//! `letter_groups`.
 
 mod candidates;
+mod due;
 mod fires;
+mod letter_groups;
 mod namespaces;
 
+use std::borrow::Cow;
 use std::fmt::Display;
 
 use punctual_core::{DeadLetter, FireId, FireRecord, Namespace, Task, TaskId, TaskKey, Timestamp};
 use punctual_store::codec::{CodecError, Decoded};
-use punctual_store::{Filter, Head, Page, Position, StoreError};
+use punctual_store::{Filter, Head, KindFilter, Page, Position, StoreError};
 use redis::Value;
 
 use crate::format::codec::{self, Postponement};
@@ -56,9 +60,11 @@ struct TaskRange {
 
 /// The sorted sets of tasks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum TaskSet {
+pub(crate) enum TaskSet<'a> {
     Due,
     Paused,
+    /// The series of a namespace, scheduled or paused.
+    Series(&'a str),
 }
 
 /// The entries whose times are read.
@@ -71,13 +77,34 @@ enum EntryTimes {
     All,
 }
 
+/// The sets from which a list is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ListedSets {
+    /// Those of all tasks.
+    All,
+    /// That of the series of the namespace.
+    Series,
+}
+
+/// Consecutive dead letters.
+pub(crate) struct LetterRange {
+    /// The letters that can be read.
+    pub(crate) letters: Vec<DeadLetter>,
+    /// The number of members.
+    entries: usize,
+    /// The last member, if there are any.
+    pub(crate) last: Option<Vec<u8>>,
+    /// Whether there are more.
+    pub(crate) more: bool,
+}
+
 impl TaskRange {
     /// Whether the tasks are where their set has them, as far as their order tells.
-    fn is_in_order(&self, set: TaskSet, after: Position) -> bool {
+    fn is_in_order(&self, set: TaskSet<'_>, after: Position) -> bool {
         let positions = self.tasks.iter().map(Position::of);
         let ascending = std::iter::once(after).chain(positions).is_sorted_by(|a, b| a < b);
         let within = self.tasks.last().is_none_or(|last| time_of(last) <= self.last_score);
-        ascending && within && self.tasks.iter().all(|task| TaskSet::of(task) == set)
+        ascending && within && self.tasks.iter().all(|task| set.has(task))
     }
 }
 
@@ -87,16 +114,24 @@ fn time_of(task: &Task) -> f64 {
     task.fire_at.as_millis() as f64
 }
 
-impl TaskSet {
-    /// Returns the set that a task belongs to.
-    fn of(task: &Task) -> Self {
-        if codec::is_paused(task) { Self::Paused } else { Self::Due }
+impl TaskSet<'_> {
+    /// Returns whether a task belongs to the set.
+    fn has(self, task: &Task) -> bool {
+        match self {
+            Self::Due => !codec::is_paused(task),
+            Self::Paused => codec::is_paused(task),
+            Self::Series(namespace) => {
+                let definition = &task.definition;
+                definition.schedule.kind().is_series() && definition.namespace.as_str() == namespace
+            }
+        }
     }
 
-    fn key(self, keys: &PartitionKeys) -> &str {
+    fn key(self, keys: &PartitionKeys) -> Cow<'_, str> {
         match self {
-            Self::Due => &keys.due,
-            Self::Paused => &keys.paused,
+            Self::Due => Cow::Borrowed(&keys.due),
+            Self::Paused => Cow::Borrowed(&keys.paused),
+            Self::Series(namespace) => Cow::Owned(keys.series(namespace)),
         }
     }
 }
@@ -125,12 +160,24 @@ impl RedisStore {
         Ok(tasks)
     }
 
+    /// Reads the next tasks of a set, and the position of the last entry if there are more.
+    pub(crate) async fn read_some(
+        &self,
+        keys: &PartitionKeys,
+        set: TaskSet<'_>,
+        after: Position,
+        limit: usize,
+    ) -> Result<(Vec<Task>, Option<Position>), StoreError> {
+        let [page] = self.read_after(keys, [set], after, "+inf", limit, EntryTimes::Last).await?;
+        Ok((page.tasks, page.end))
+    }
+
     /// Reads the next entries of sorted sets. If their tasks are not in order, an entry is not at
     /// the time of its task; then the page is read again with all times, to find it.
     async fn read_after<const N: usize>(
         &self,
         keys: &PartitionKeys,
-        sets: [TaskSet; N],
+        sets: [TaskSet<'_>; N],
         after: Position,
         until: &str,
         limit: usize,
@@ -141,23 +188,24 @@ impl RedisStore {
             Position::START => "-inf".to_owned(),
             _ => after.fire_at.as_millis().to_string(),
         };
+        let set_keys = sets.map(|set| set.key(keys));
+        let all = [keys.tasks.as_str(), &keys.late];
+        let all: Vec<&str> = all.into_iter().chain(set_keys.iter().map(AsRef::as_ref)).collect();
         loop {
-            let call = ScriptCall::new(
-                &script::LOAD,
-                [keys.tasks.as_str(), &keys.late].into_iter().chain(sets.map(|set| set.key(keys))),
-            )
-            .arg(&fire_at)
-            .arg(codec::id(after.id))
-            .arg(until)
-            .number(limit as u64)
-            .number(PAGE_BYTES_MAX as u64)
-            .number(u8::from(times == EntryTimes::All));
+            let call = ScriptCall::new(&script::LOAD, all.iter().copied())
+                .arg(&fire_at)
+                .arg(codec::id(after.id))
+                .arg(until)
+                .number(limit as u64)
+                .number(PAGE_BYTES_MAX as u64)
+                .number(u8::from(times == EntryTimes::All));
             let pages = reply::tuple::<N>(self.reads.call(&call).await?)?;
             let mut read = Vec::with_capacity(N);
             for (set, page) in sets.into_iter().zip(pages) {
                 read.push(self.read_page(keys, set, page, times)?);
             }
-            let is_in_order = |(range, set): (&TaskRange, TaskSet)| range.is_in_order(set, after);
+            let is_in_order =
+                |(range, set): (&TaskRange, TaskSet<'_>)| range.is_in_order(set, after);
             if times == EntryTimes::Last && !read.iter().zip(sets).all(is_in_order) {
                 times = EntryTimes::All;
                 continue;
@@ -170,7 +218,7 @@ impl RedisStore {
     fn read_page(
         &self,
         keys: &PartitionKeys,
-        set: TaskSet,
+        set: TaskSet<'_>,
         page: Value,
         times: EntryTimes,
     ) -> Result<TaskRange, StoreError> {
@@ -207,16 +255,15 @@ impl RedisStore {
         Ok(TaskRange { tasks, entries, last_score, end })
     }
 
-    fn read_entry(&self, keys: &PartitionKeys, entry: TaskEntry) -> Result<Task, StoreError> {
+    fn read_entry(&self, keys: &PartitionKeys, entry: TaskEntry<'_>) -> Result<Task, StoreError> {
         let TaskEntry { set, member, score, value, postponement } = entry;
         let key = set.key(keys);
         let damaged =
-            |why: &dyn Display| self.damage.found("the entry of a task", key, &member, why);
+            |why: &dyn Display| self.damage.found("the entry of a task", &key, &member, why);
         let id = codec::read_id(&member).map_err(|error| damaged(&error))?;
         let value = value.ok_or_else(|| damaged(&"the task has no value"))?;
         let task = self.read_task(keys, id, &value, postponement.as_deref())?;
-        let is_in_place =
-            score.is_none_or(|score| TaskSet::of(&task) == set && score == time_of(&task));
+        let is_in_place = score.is_none_or(|score| set.has(&task) && score == time_of(&task));
         if !is_in_place {
             let (state, fire_at) = (task.state, task.fire_at.as_millis());
             return Err(damaged(&format_args!("the task is {state:?} and due at {fire_at}")));
@@ -335,6 +382,38 @@ impl RedisStore {
         Ok(values.into_iter().zip(postponements))
     }
 
+    /// Returns whether the index of series has all of them: the tasks of an earlier version may not
+    /// be counted yet.
+    async fn has_all_series(&self, keys: &PartitionKeys) -> Result<bool, StoreError> {
+        let mut command = redis::cmd("HMGET");
+        command.arg(&keys.counted).arg("epoch").arg("at");
+        let [epoch, at] = reply::tuple(self.reads.command(command, &keys.counted).await?)?;
+        Ok(epoch != Value::Nil && at == Value::Nil)
+    }
+
+    /// Reads the next tasks of a list, and up to where these are all if there are more. Also returns
+    /// how many entries were damaged.
+    async fn read_listed(
+        &self,
+        keys: &PartitionKeys,
+        (listed, namespace): (ListedSets, &Namespace),
+        after: Position,
+        until: &str,
+    ) -> Result<(Vec<Task>, Option<Position>, usize), StoreError> {
+        let times = EntryTimes::All;
+        if listed == ListedSets::Series {
+            let sets = [TaskSet::Series(namespace.as_str())];
+            let [range] = self.read_after(keys, sets, after, until, LISTED_MAX, times).await?;
+            let damaged = range.entries - range.tasks.len();
+            return Ok((range.tasks, range.end, damaged));
+        }
+        let sets = [TaskSet::Due, TaskSet::Paused];
+        let [due, paused] = self.read_after(keys, sets, after, until, LISTED_MAX, times).await?;
+        let damaged = [&due, &paused].map(|range| range.entries - range.tasks.len());
+        let (tasks, end) = merge(due, paused);
+        Ok((tasks, end, damaged.iter().sum()))
+    }
+
     pub(crate) async fn read_list(
         &self,
         keys: &PartitionKeys,
@@ -348,14 +427,16 @@ impl RedisStore {
             Timestamp::MAX => "+inf".to_owned(),
             to => to.as_millis().to_string(),
         };
+        let selects_series = filter.kind.is_some_and(KindFilter::selects_series);
+        let listed = match selects_series && self.has_all_series(keys).await? {
+            true => ListedSets::Series,
+            false => ListedSets::All,
+        };
         let (mut items, mut read) = (Vec::new(), 0);
         loop {
-            let sets = [TaskSet::Due, TaskSet::Paused];
-            let [due, paused] =
-                self.read_after(keys, sets, after, &until, LISTED_MAX, EntryTimes::All).await?;
-            let damaged = [&due, &paused].map(|range| range.entries - range.tasks.len());
-            let (tasks, end) = merge(due, paused);
-            read += damaged.iter().sum::<usize>();
+            let (tasks, end, damaged) =
+                self.read_listed(keys, (listed, &filter.namespace), after, &until).await?;
+            read += damaged;
             for task in tasks {
                 after = Position::of(&task);
                 read += 1;
@@ -390,29 +471,42 @@ impl RedisStore {
         let mut items = Vec::new();
         // One call is enough unless letters are damaged.
         loop {
-            let call = ScriptCall::new(&script::DEAD, [keys.dead.as_str(), &keys.letters])
-                .arg(&from)
-                .arg(&to)
-                .number((limit - items.len()) as u64)
-                .number(PAGE_BYTES_MAX as u64);
-            let [more, members, letters] = reply::tuple(self.reads.call(&call).await?)?;
-            let more = reply::integer(&more)? != 0;
-            let before = items.len();
-            let mut read = 0;
-            let letters = reply::optional_bytes_list(letters)?;
-            for (member, letter) in reply::array(members)?.into_iter().zip(letters) {
-                let member = reply::bytes(member)?;
-                read += 1;
-                // What is damaged is logged and counted.
-                items.extend(self.read_letter_of(keys, &member, letter).ok());
-                from = [b"(", member.as_slice()].concat();
-            }
-            let damaged = read - (items.len() - before);
-            if !more || damaged == 0 || items.len() >= limit {
-                let next = items.last().filter(|_| more).map(DeadLetter::fire_id);
+            let range = self.read_dead_range(keys, &from, &to, limit - items.len()).await?;
+            let damaged = range.entries - range.letters.len();
+            items.extend(range.letters);
+            if !range.more || damaged == 0 || items.len() >= limit {
+                let next = items.last().filter(|_| range.more).map(DeadLetter::fire_id);
                 return Ok(Page { items, next });
             }
+            from = [b"(", range.last.unwrap_or_default().as_slice()].concat();
         }
+    }
+
+    /// Reads the next dead letters between two bounds, as `ZRANGEBYLEX` expects them.
+    pub(crate) async fn read_dead_range(
+        &self,
+        keys: &PartitionKeys,
+        from: &[u8],
+        to: &[u8],
+        limit: usize,
+    ) -> Result<LetterRange, StoreError> {
+        let call = ScriptCall::new(&script::DEAD, [keys.dead.as_str(), &keys.letters])
+            .arg(from)
+            .arg(to)
+            .number(limit as u64)
+            .number(PAGE_BYTES_MAX as u64);
+        let [more, members, values] = reply::tuple(self.reads.call(&call).await?)?;
+        let more = reply::integer(&more)? != 0;
+        let (mut letters, mut last, mut entries) = (Vec::new(), None, 0);
+        let values = reply::optional_bytes_list(values)?;
+        for (member, letter) in reply::array(members)?.into_iter().zip(values) {
+            let member = reply::bytes(member)?;
+            entries += 1;
+            // What is damaged is logged and counted.
+            letters.extend(self.read_letter_of(keys, &member, letter).ok());
+            last = Some(member);
+        }
+        Ok(LetterRange { letters, entries, last, more })
     }
 
     /// Reads the dead letter of a member, which is the namespace and the fire.
@@ -537,8 +631,8 @@ impl RedisStore {
 }
 
 /// An entry of a sorted set, and what the hashes have about its task.
-struct TaskEntry {
-    set: TaskSet,
+struct TaskEntry<'a> {
+    set: TaskSet<'a>,
     member: Vec<u8>,
     /// The time of the entry, if it was read.
     score: Option<f64>,

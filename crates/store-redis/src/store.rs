@@ -16,7 +16,7 @@ use punctual_store::codec::Interner;
 use punctual_store::{
     Batch, BatchNo, CountedGroup, CountedNamespace, Counts, DueCounts, DueSteps, Filter,
     FireFilter, FirePosition, Head, LeaseStore, Page, Position, Retention, StoreError, Swept,
-    TaskStore, recount_due, recount_groups,
+    TaskStore,
 };
 use redis::Value;
 
@@ -39,12 +39,6 @@ const SWEPT_LETTERS_MAX: u32 = 2000;
 /// The number of partitions whose size of history one sweep reads; of the others it uses the last
 /// known size.
 const SIZES_READ_MAX: usize = 64;
-/// The largest number of pages that are read to count due tasks. This store has no counters of
-/// them: they would cost a command per task and minute. A page has up to 1,000 tasks that match.
-const DUE_READS_MAX: usize = 25;
-/// The largest number of pages that are read to count groups of dead letters; a page has up to
-/// 1,000 letters.
-const GROUP_READS_MAX: usize = 20;
 /// The longest ttl, so that sums are exact in Lua: a year.
 const TTL_MAX: Duration = Duration::from_secs(365 * 86_400);
 
@@ -129,7 +123,7 @@ impl RedisStore {
 
     /// Returns the connection for the writes of a seat: always the same, so that they keep their
     /// order.
-    fn writes(&self, seat: Seat) -> &RedisConnection {
+    pub(crate) fn writes(&self, seat: Seat) -> &RedisConnection {
         let number = match seat {
             Seat::Leader => 0,
             Seat::Partition(partition) => usize::from(partition.get()),
@@ -313,7 +307,10 @@ impl TaskStore for RedisStore {
             return Err(StoreError::Broken(problem));
         }
         let before = number.get().checked_sub(1).map_or("none".to_owned(), |last| last.to_string());
-        let call = ScriptCall::new(&script::APPLY, keys.all())
+        let series = arguments.series.iter();
+        let series: Vec<_> = series.map(|it| keys.series(it.namespace.as_str())).collect();
+        let all = keys.all().into_iter().chain(series.iter().map(String::as_str));
+        let call = ScriptCall::new(&script::APPLY, all)
             .number(epoch.get())
             .arg(self.epochs.token(seat, epoch))
             .number(number.get())
@@ -326,6 +323,8 @@ impl TaskStore for RedisStore {
         let (code, rest) = script_result(value)?;
         match (code, waited) {
             (0 | 1, waited) => {
+                let mut rest = rest.into_iter();
+                let log_bytes = rest.next().map_or(Ok(0), |bytes| reply::integer(&bytes))?;
                 for field in rest {
                     let field = reply::bytes(field)?;
                     self.damage.found("the count of tasks", &keys.counts, &field, NO_NUMBER);
@@ -333,6 +332,7 @@ impl TaskStore for RedisStore {
                 // Made, but perhaps not as durable as demanded. Sent again, the batch waits again.
                 waited?;
                 self.epochs.acknowledge(partition, epoch, number);
+                self.fold_if_long(partition, epoch, log_bytes).await;
                 Ok(())
             }
             (2, _) => Err(self.fenced(partition, epoch, rest.first())?),
@@ -460,8 +460,8 @@ impl TaskStore for RedisStore {
         namespace: &Namespace,
         steps: &DueSteps,
     ) -> Result<DueCounts, StoreError> {
-        self.keys(partition)?;
-        recount_due(self, partition, namespace, steps, DUE_READS_MAX).await
+        let read = self.read_due_counts(self.keys(partition)?, namespace, steps).await;
+        self.explained(partition, read).await
     }
 
     async fn letter_groups(
@@ -469,10 +469,8 @@ impl TaskStore for RedisStore {
         partition: PartitionId,
         namespace: &Namespace,
     ) -> Result<Vec<CountedGroup>, StoreError> {
-        self.keys(partition)?;
-        let total = self.counts(partition, namespace).await?.dead_letters;
-        let total = u64::try_from(total).unwrap_or(0);
-        recount_groups(self, partition, namespace, total, GROUP_READS_MAX).await
+        let read = self.read_letter_groups(self.keys(partition)?, namespace).await;
+        self.explained(partition, read).await
     }
 
     async fn namespaces(
@@ -496,8 +494,9 @@ impl TaskStore for RedisStore {
         let seat = Seat::Partition(partition);
         let excess = self.excess(partition, retention.history_bytes).await?;
         let PartitionKeys { own, tasks, history, fires, ages, ends, keyed, .. } = keys;
-        let PartitionKeys { letters, dead, dead_ages, counts, .. } = keys;
+        let PartitionKeys { letters, dead, dead_ages, counts, groups, grouped, .. } = keys;
         let all = [own, history, fires, ages, letters, dead, dead_ages, counts, tasks, ends, keyed];
+        let all = all.into_iter().chain([groups, grouped]);
         let call = ScriptCall::new(&script::SWEEP, all.map(String::as_str))
             .number(epoch.get())
             .arg(self.epochs.token(seat, epoch))
@@ -539,20 +538,26 @@ impl LeaseStore for RedisStore {
         let own = self.own(seat)?;
         let until = now.after(ttl);
         let token = epochs::token();
-        let namespaces = match seat {
+        let partition = match seat {
             Seat::Leader => None,
-            Seat::Partition(partition) => Some(self.keys(partition)?),
+            Seat::Partition(partition) => Some((partition, self.keys(partition)?)),
         };
-        let namespaces = namespaces.map(|keys| [keys.counts.as_str(), &keys.namespaces]);
-        let keys = std::iter::once(own.as_str()).chain(namespaces.into_iter().flatten());
-        let call = ScriptCall::new(&script::ACQUIRE, keys)
+        let counted = partition.map(|(_, keys)| {
+            let PartitionKeys { counts, namespaces, counted, due_hours, due_log, .. } = keys;
+            let PartitionKeys { groups, grouped, due, paused, dead, .. } = keys;
+            [counts, namespaces, counted, due_hours, due_log, groups, grouped, due, paused, dead]
+        });
+        let counted = counted.into_iter().flatten().map(String::as_str);
+        let series = partition.map_or("", |(_, keys)| &keys.series_prefix);
+        let call = ScriptCall::new(&script::ACQUIRE, std::iter::once(own.as_str()).chain(counted))
             .arg(broker.as_str())
             .number(millis(ttl))
             .number(until.as_millis())
             .arg(&token)
             .number(self.epochs.next_epoch(seat))
             .number(Epoch::MAX.get())
-            .number(u8::from(seat != Seat::Leader));
+            .number(u8::from(seat != Seat::Leader))
+            .arg(series);
         // The wait is the same as for batches: an epoch that is lost would be granted twice.
         let WaitedReply { value, waited } =
             self.writes(seat).call_and_wait(&call, self.wait).await?;
@@ -566,6 +571,10 @@ impl LeaseStore for RedisStore {
                 }
                 self.epochs.acquire(seat, epoch, token);
                 waited?;
+                if let Some((partition, _)) = partition {
+                    let at = rest.into_iter().nth(2).map_or(Ok(Vec::new()), reply::bytes)?;
+                    self.fill(partition, epoch, ttl, &at).await?;
+                }
                 Ok(Lease { seat, broker: broker.clone(), epoch, until })
             }
             1 => Err(StoreError::Held { seat }),

@@ -13,12 +13,13 @@
 //!
 //! The modules, from parts to wholes: `bytes` (numbers, texts, times, ids), `names`, `schedule`,
 //! `attempts`, `definition` (what a caller asked for), `progress` (what a task has done so far),
-//! `task`, `record` (ended fires and dead letters). Frames, blocks and keys are defined by each
-//! store.
+//! `task`, `record` (ended fires and dead letters), `due_hour` (counts). Frames, blocks and keys are
+//! defined by each store.
 
 mod attempts;
 mod bytes;
 mod definition;
+mod due_hour;
 mod names;
 mod progress;
 mod record;
@@ -31,6 +32,7 @@ pub use bytes::{
     put_varint,
 };
 pub use definition::{put_new_task, put_payload, read_new_task, read_payload};
+pub use due_hour::HourCounts;
 pub use names::Interner;
 pub use progress::{occasion_code, occasion_of};
 pub use record::{

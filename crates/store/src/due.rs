@@ -142,8 +142,8 @@ impl DueSteps {
 pub struct DueCounts {
     /// By step.
     pub tasks: Vec<i64>,
-    /// From which minute on tasks may be missing; `None` if all were counted. A store without
-    /// counters reads tasks, and not more than a number that it documents.
+    /// From which minute on tasks may be missing; `None` if all were counted. A store of an earlier
+    /// version may not have been counted yet.
     pub until: Option<DueMinute>,
 }
 

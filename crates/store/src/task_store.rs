@@ -119,7 +119,7 @@ pub trait TaskStore: Send + Sync + 'static {
     /// may be the position of a task of another partition. A page has at most `limit` tasks, and
     /// may have fewer than there are; see [`Page::next`]. If the filter selects series, the time
     /// that a page takes depends on what it shows and on the series that it leaves out, not on how
-    /// many other tasks there are; a store without such an index returns short pages.
+    /// many other tasks there are.
     fn list(
         &self,
         partition: PartitionId,
@@ -187,8 +187,9 @@ pub trait TaskStore: Send + Sync + 'static {
 
     /// Returns how many scheduled `once` tasks and watches of a namespace are due in each step, in
     /// the order of the steps; see [`due_move`](crate::due_move). Series are not counted. The time
-    /// that it takes depends on the length of the steps together, not on how many tasks there are;
-    /// a store without counters reads a bounded number of tasks, see [`DueCounts::until`].
+    /// that it takes depends on the length of the steps together, not on how many tasks there are.
+    /// Counts may be missing while a store of an earlier version is counted, see
+    /// [`DueCounts::until`].
     fn due_counts(
         &self,
         partition: PartitionId,
@@ -198,8 +199,8 @@ pub trait TaskStore: Send + Sync + 'static {
 
     /// Returns the groups of the dead letters of a namespace, in any order, at most
     /// [`LetterGroups::COUNT_MAX`](crate::LetterGroups::COUNT_MAX) and one for all others. Takes
-    /// the same time however many letters there are; a store without counters reads a bounded
-    /// number of letters, and counts the rest with the others.
+    /// the same time however many letters there are. [`StoreError::Unavailable`] while a store of
+    /// an earlier version is counted.
     fn letter_groups(
         &self,
         partition: PartitionId,

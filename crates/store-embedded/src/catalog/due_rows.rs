@@ -1,72 +1,12 @@
-//! The bytes of due counts and of the index of series in the catalog.
+//! The keys of due counts and of the index of series in the catalog.
 //!
-//! A row of due counts has one hour of one namespace and partition: its sum, which minutes have
-//! tasks, and how many. So a week is 168 rows, and each of its minutes is there. A row of the index
-//! of series is a key without a value; keys of a namespace are in the order of tasks.
+//! A row of due counts has one hour of one namespace and partition
+//! ([`HourCounts`](punctual_store::codec::HourCounts)). A row of the index of series is a key
+//! without a value; keys of a namespace are in the order of tasks.
 
 use punctual_core::{PartitionId, TaskId, Timestamp};
-use punctual_store::codec::{CodecError, Reader, put_signed};
-use punctual_store::{DueHour, DueMinute, Position};
-
-/// The counts of one hour.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct HourCounts {
-    minutes: [i64; DueHour::MINUTES],
-}
-
-impl Default for HourCounts {
-    fn default() -> Self {
-        Self { minutes: [0; DueHour::MINUTES] }
-    }
-}
-
-impl HourCounts {
-    /// Adds to the count of a minute of the hour.
-    pub(crate) fn add(&mut self, minute: DueMinute, by: i64) {
-        self.minutes[minute.get() as usize % DueHour::MINUTES] += by;
-    }
-
-    /// The minutes that have a count, in order.
-    pub(crate) fn iter(&self, hour: DueHour) -> impl Iterator<Item = (DueMinute, i64)> {
-        hour.minutes().zip(self.minutes).filter(|(_, count)| *count != 0)
-    }
-
-    /// The row of the hour; `None` if every count is zero.
-    pub(super) fn to_bytes(&self) -> Option<Vec<u8>> {
-        let counted = (0..).zip(&self.minutes).filter(|(_, count)| **count != 0);
-        let bits = counted.map(|(index, _): (u32, _)| 1u64 << index).sum::<u64>();
-        if bits == 0 {
-            return None;
-        }
-        let mut out = Vec::with_capacity(2 * DueHour::MINUTES);
-        put_signed(&mut out, self.minutes.iter().sum());
-        out.extend_from_slice(&bits.to_be_bytes());
-        for count in self.minutes.iter().filter(|count| **count != 0) {
-            put_signed(&mut out, *count);
-        }
-        Some(out)
-    }
-
-    pub(super) fn read(row: &[u8]) -> Result<Self, CodecError> {
-        let mut reader = Reader::new(row);
-        reader.signed()?;
-        let bits = reader.take(8)?.try_into().map_err(|_| CodecError::Short("due counts"))?;
-        let bits = u64::from_be_bytes(bits);
-        let mut counts = Self::default();
-        for (index, count) in counts.minutes.iter_mut().enumerate() {
-            if bits & (1 << index) != 0 {
-                *count = reader.signed()?;
-            }
-        }
-        reader.end()?;
-        Ok(counts)
-    }
-
-    /// The sum of a row, without its minutes.
-    pub(super) fn read_sum(row: &[u8]) -> Result<i64, CodecError> {
-        Reader::new(row).signed()
-    }
-}
+use punctual_store::codec::CodecError;
+use punctual_store::{DueHour, Position};
 
 /// The start of all keys of a namespace in a partition. Names of namespaces have no zero byte.
 pub(crate) fn namespace_prefix(partition: PartitionId, namespace: &str) -> Vec<u8> {
@@ -115,6 +55,8 @@ pub(crate) fn read_series_key(key: &[u8]) -> Result<Position, CodecError> {
 
 #[cfg(test)]
 mod tests {
+    use punctual_store::codec::HourCounts;
+
     use super::*;
     use crate::golden::assert_golden;
 
@@ -146,7 +88,8 @@ mod tests {
         let id = TaskId::floor(Timestamp::from_millis(5));
         let at = |millis| Position { fire_at: Timestamp::from_millis(millis), id };
         let key = series_key(partition, "shop", at(255));
-        assert_eq!(read_series_key(&key), Ok(at(255)));
+        let golden = assert_golden("series_key", &key);
+        assert_eq!(read_series_key(&golden), Ok(at(255)));
         assert!(key < series_key(partition, "shop", at(256)));
         assert!(read_series_key(&key[..9]).is_err() && read_hour_key(&[0; 3]).is_err());
     }

@@ -189,3 +189,23 @@ fn a_relocation_with_the_time_of_a_touch_has_the_bytes_of_format_2() {
     let without = Relocation::postponed(Some(NOW), moved(later, None));
     assert_eq!(golden.len(), without.to_bytes().len() + 3);
 }
+
+#[test]
+fn groups_of_dead_letters_have_their_bytes_and_read_back() {
+    let group = |reason: &str, target: &str| punctual_core::LetterGroup {
+        reason: reason.to_owned(),
+        target: target.to_owned(),
+    };
+    let mut groups = LetterGroups::default();
+    let later = Timestamp::from_millis(1_900_000_000_000);
+    let example = fire_id();
+    let gone = FireId { task: id(9), nominal_at: NOW };
+    groups.add(group("status 503", "https://api.example"), NOW, example);
+    groups.add(group("failed: größe", "queue mail"), later, example);
+    groups.add(group("failed: größe", "queue mail"), NOW, gone);
+    groups.remove(&group("failed: größe", "queue mail"), gone);
+    let mut bytes = Vec::new();
+    put_groups(&mut bytes, &groups);
+    let golden = assert_golden("catalog_letter_groups", &bytes);
+    assert_eq!(read_groups(&mut Reader::new(&golden)), Ok(groups));
+}

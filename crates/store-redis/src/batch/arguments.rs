@@ -2,6 +2,8 @@
 //!
 //! `batch` fills the sections; `script` sends each as its length and its arguments.
 
+use punctual_core::Namespace;
+
 /// A list of arguments in one buffer.
 #[derive(Debug, Default)]
 pub(crate) struct ArgumentList {
@@ -10,15 +12,15 @@ pub(crate) struct ArgumentList {
 }
 
 impl ArgumentList {
-    pub(super) fn push(&mut self, argument: &[u8]) {
+    pub(crate) fn push(&mut self, argument: &[u8]) {
         self.write(|out| out.extend_from_slice(argument));
     }
 
-    pub(super) fn push_number(&mut self, number: impl Into<i128>) {
+    pub(crate) fn push_number(&mut self, number: impl Into<i128>) {
         self.push(number.into().to_string().as_bytes());
     }
 
-    pub(super) fn write(&mut self, argument: impl FnOnce(&mut Vec<u8>)) {
+    pub(crate) fn write(&mut self, argument: impl FnOnce(&mut Vec<u8>)) {
         argument(&mut self.bytes);
         self.ends.push(self.bytes.len());
     }
@@ -35,6 +37,14 @@ impl ArgumentList {
         let starts = std::iter::once(0).chain(self.ends.iter().copied());
         starts.zip(&self.ends).map(|(start, end)| &self.bytes[start..*end])
     }
+}
+
+/// The sections of the series of one namespace.
+#[derive(Debug)]
+pub(crate) struct SeriesArguments {
+    pub(crate) namespace: Namespace,
+    pub(super) due: ArgumentList,
+    pub(super) removed: ArgumentList,
 }
 
 /// The sections of a batch. `apply.lua` describes their contents.
@@ -54,6 +64,7 @@ pub(crate) struct BatchArguments {
     pub(super) freed_if: ArgumentList,
     pub(super) freed_if_ids: ArgumentList,
     pub(super) letters: ArgumentList,
+    pub(super) letter_groups: ArgumentList,
     pub(super) dead: ArgumentList,
     pub(super) dead_ages: ArgumentList,
     pub(super) removed_letters: ArgumentList,
@@ -64,13 +75,20 @@ pub(crate) struct BatchArguments {
     pub(super) ends: ArgumentList,
     pub(super) keyed: ArgumentList,
     pub(super) counts: ArgumentList,
+    pub(super) due_log: ArgumentList,
+    pub(crate) series: Vec<SeriesArguments>,
     /// Whether the batch has new tasks, which need free memory.
     pub(crate) grows: bool,
 }
 
 impl BatchArguments {
     /// Returns all sections, in the order in which `apply.lua` reads them.
-    pub(crate) const fn all(&self) -> [&ArgumentList; 24] {
+    pub(crate) fn sections(&self) -> impl Iterator<Item = &ArgumentList> {
+        let series = self.series.iter().flat_map(|series| [&series.due, &series.removed]);
+        self.fixed().into_iter().chain(series)
+    }
+
+    const fn fixed(&self) -> [&ArgumentList; 26] {
         [
             &self.restored,
             &self.restored_fires,
@@ -86,6 +104,7 @@ impl BatchArguments {
             &self.freed_if,
             &self.freed_if_ids,
             &self.letters,
+            &self.letter_groups,
             &self.dead,
             &self.dead_ages,
             &self.removed_letters,
@@ -96,16 +115,17 @@ impl BatchArguments {
             &self.ends,
             &self.keyed,
             &self.counts,
+            &self.due_log,
         ]
     }
 
     /// Returns the size of all arguments in bytes.
     pub(crate) fn bytes(&self) -> usize {
-        self.all().iter().map(|section| section.bytes()).sum()
+        self.sections().map(ArgumentList::bytes).sum()
     }
 
     /// Returns the number of all arguments.
     pub(crate) fn count(&self) -> usize {
-        self.all().iter().map(|section| section.len()).sum()
+        self.sections().map(ArgumentList::len).sum()
     }
 }

@@ -10,20 +10,24 @@ use std::time::Duration;
 
 use punctual_core::{
     Assignment, BrokerId, DeadReason, EndKind, Epoch, FireEnd, FireId, FireRecord, Heartbeat,
-    Labels, PARTITIONS_MAX, PartitionId, Seat, Sequence, Task, TaskId, TaskState, Timestamp,
-    Version,
+    Labels, LetterGroup, PARTITIONS_MAX, PartitionId, Seat, Sequence, Task, TaskId, TaskState,
+    Timestamp, Version,
 };
-use punctual_store::codec::{Interner, put_bytes, put_varint};
+use punctual_store::codec::{HourCounts, Interner, put_bytes, put_varint};
 use punctual_store::conformance::fixtures::{
     NOW, at, attempts, die, epoch, id, next_fire, partition, postpone, refile, rich_task, settle,
     settle_with_next, shop, task,
 };
 use punctual_store::conformance::golden::GoldenFiles;
-use punctual_store::{Batch, BatchNo, Change, Counts, FirePosition, Head, Prior};
+use punctual_store::{
+    Batch, BatchNo, Change, Counts, DueHour, DueMinute, FirePosition, Head, Prior,
+};
 
 use crate::batch::BatchArguments;
 use crate::format::codec::{self, Postponement};
+use crate::format::due::{self, DueDifferences, Next};
 use crate::format::ends::{self, FireGroup, GroupOrigin};
+use crate::format::groups;
 use crate::format::keys::{self, PartitionKeys};
 
 fn golden(folder: &str) -> GoldenFiles {
@@ -256,6 +260,47 @@ fn members_of_dead_letters_and_fields_of_counts() {
 }
 
 #[test]
+fn due_counts_and_groups_of_dead_letters() {
+    let mut files = golden("counts");
+    let hour = DueHour::new(500_000);
+    let (mut counts, mut differences) = (HourCounts::default(), DueDifferences::default());
+    for (index, by) in [(0, 1), (7, 100_000), (59, -2)] {
+        counts.add(hour.minute(index), by);
+        differences.add_to(&shop(), hour.minute(index), by);
+    }
+    differences.add_to(&shop().of_receipts(), DueMinute::new(u32::MAX), i64::MAX);
+    let member = due::hour_member("shop", hour, &counts).unwrap();
+    let kept = files.check("hour", &member);
+    let (read, rest) = due::read_hour_member("shop", &kept).unwrap();
+    assert_eq!((read, HourCounts::read(rest)), (hour, Ok(counts)));
+    let kept = files.check("log", &differences.to_bytes().unwrap());
+    let mut read = 0;
+    let bytes = due::read_log(&kept, |_, moved| {
+        read += moved.len();
+        Next::Continue
+    });
+    assert_eq!((bytes, read), (Ok(kept.len()), 4));
+    let group = LetterGroup {
+        reason: "failed: größe".to_owned(),
+        target: "https://a.example".to_owned(),
+    };
+    let name = files.check("group", &bytes_of_group(&group));
+    // What `letter_groups.lua` writes.
+    let fire_id = FireId { task: some_id(), nominal_at: at(61) };
+    let value = |example: &[u8], name: &[u8]| [b"3 1000 2000 ", example, name].concat();
+    let of = |value: &[u8]| groups::read_group(value).map(|it| (it.group, it.letters.example));
+    let kept = files.check("group_counted", &value(&codec::fire(fire_id), &name));
+    assert_eq!(of(&kept), Ok((group, Some(fire_id))));
+    let kept = files.check("group_others", &value(&[0; codec::FIRE_BYTES], b""));
+    assert_eq!(of(&kept), Ok((LetterGroup::other(), None)));
+    files.finish();
+}
+
+fn bytes_of_group(group: &LetterGroup) -> Vec<u8> {
+    bytes(|out| groups::put_group(out, group))
+}
+
+#[test]
 fn heartbeats_and_assignments() {
     let broker = BrokerId::new("10.0.0.2:7400");
     let heartbeat = |holds: Vec<(PartitionId, Epoch)>, leaving, ahead_ms| Heartbeat {
@@ -295,7 +340,7 @@ fn heartbeats_and_assignments() {
 fn arguments(changes: Vec<Change>) -> Vec<u8> {
     let sections = BatchArguments::of(epoch(2), Batch::new(BatchNo::new(300), changes));
     let mut out = vec![u8::from(sections.grows)];
-    for section in sections.all() {
+    for section in sections.sections() {
         put_varint(&mut out, section.len() as u64);
         for argument in section.arguments() {
             put_bytes(&mut out, argument);

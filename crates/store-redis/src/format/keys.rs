@@ -81,6 +81,20 @@ pub struct PartitionKeys {
     pub counts: String,
     /// Namespaces that have or had a count: a sorted set of names, by bytes.
     pub namespaces: String,
+    /// Whether everything below is counted: a hash of `epoch`, the epoch whose owner keeps the
+    /// counts, `at`, up to where an earlier version's tasks were counted (absent if all are), and
+    /// `folds`, how often the log was folded.
+    pub counted: String,
+    /// Due counts: a sorted set of namespace, hour and counts, by bytes.
+    pub due_hours: String,
+    /// Differences of due counts that are not in `due_hours` yet: a string.
+    pub due_log: String,
+    /// Groups of dead letters: a hash; `letter_groups.lua` has its fields.
+    pub groups: String,
+    /// The group that counts a dead letter: a hash from fire to the name of the group.
+    pub grouped: String,
+    /// The start of the keys of series; see [`Self::series`].
+    pub series_prefix: String,
 }
 
 impl PartitionKeys {
@@ -106,12 +120,24 @@ impl PartitionKeys {
             keyed: key("keyed"),
             counts: key("counts"),
             namespaces: key("namespaces"),
+            counted: key("counted"),
+            due_hours: key("due-hours"),
+            due_log: key("due-log"),
+            groups: key("groups"),
+            grouped: key("grouped"),
+            series_prefix: key("series:"),
         }
     }
 
-    /// Returns all keys, in the order of `KEYS` in `apply.lua`.
+    /// Returns the key of the series of a namespace, scheduled or paused: a sorted set like `due`.
     #[must_use]
-    pub fn all(&self) -> [&str; 16] {
+    pub fn series(&self, namespace: &str) -> String {
+        format!("{}{namespace}", self.series_prefix)
+    }
+
+    /// Returns all keys but those of series, in the order of `KEYS` in `apply.lua`.
+    #[must_use]
+    pub fn all(&self) -> [&str; 21] {
         [
             &self.own,
             &self.due,
@@ -129,6 +155,11 @@ impl PartitionKeys {
             &self.ends,
             &self.keyed,
             &self.namespaces,
+            &self.counted,
+            &self.due_hours,
+            &self.due_log,
+            &self.groups,
+            &self.grouped,
         ]
     }
 
@@ -136,9 +167,14 @@ impl PartitionKeys {
     pub(crate) fn types(&self) -> impl Iterator<Item = (&str, &'static str)> {
         let tasks_and_letters = [&self.due, &self.paused, &self.dead, &self.dead_ages];
         let ended_fires = [&self.fires, &self.ages, &self.ends, &self.keyed];
-        let sets = [&tasks_and_letters[..], &ended_fires, &[&self.namespaces]].concat();
-        let is_set = move |key: &str| sets.iter().any(|set| *set == key);
-        self.all().into_iter().map(move |key| (key, if is_set(key) { "zset" } else { "hash" }))
+        let counts = [&self.namespaces, &self.due_hours];
+        let sets = [&tasks_and_letters[..], &ended_fires, &counts].concat();
+        let type_of = move |key: &str| match key {
+            key if sets.iter().any(|set| *set == key) => "zset",
+            key if *key == self.due_log => "string",
+            _ => "hash",
+        };
+        self.all().into_iter().map(move |key| (key, type_of(key)))
     }
 }
 
@@ -166,8 +202,9 @@ mod tests {
         for key in keys.all() {
             assert!(key.starts_with("{shop.17}:"), "{key}");
         }
-        assert_eq!(keys.all().into_iter().collect::<BTreeSet<_>>().len(), 16);
-        assert_eq!(keys.types().filter(|(_, kind)| *kind == "zset").count(), 9);
+        assert_eq!(keys.all().into_iter().collect::<BTreeSet<_>>().len(), 21);
+        assert_eq!(keys.types().filter(|(_, kind)| *kind == "zset").count(), 10);
+        assert_eq!(keys.series("eu"), "{shop.17}:series:eu");
         assert_eq!(own("shop", Seat::Partition(partition)), keys.own);
         assert_eq!(own("shop", Seat::Leader), "{shop}:leader");
         assert_eq!(meta("shop"), "{shop}:meta");

@@ -1,10 +1,13 @@
 -- acquire: acquires a seat that is free, whose lease has expired, or that the broker itself holds.
 --
--- KEYS 1 own  2 counts  3 namespaces (2 and 3 only for a partition)
+-- KEYS 1 own, and for a partition: 2 counts  3 namespaces  4 counted  5 due-hours  6 due-log
+--      7 groups  8 grouped  9 due  10 paused  11 dead
 -- ARGV 1 broker  2 ttl in milliseconds  3 until, by the broker's clock  4 token
 --      5 the smallest epoch to grant  6 the largest epoch that exists
 --      7 '1' if epochs are part of task ids, so that none may be granted twice; else '0'
--- Returns {0, epoch, 1 if the last epoch could not be read, else 0} acquired
+--      8 the start of the keys of series
+-- Returns {0, epoch, 1 if the last epoch could not be read, else 0; up to where due tasks, series
+--          and groups of dead letters are counted, '' if all are} acquired
 --         {1, epoch} another broker holds it · {2, epoch} no epoch is left
 --         {3} the last epoch cannot be read, the broker has seen none, and ARGV 7 is '1'
 --
@@ -53,4 +56,24 @@ if KEYS[3] and redis.call('EXISTS', KEYS[3]) == 0 then
     end
   end
 end
-return {0, granted, readable and 0 or 1}
+
+-- The owner of the last epoch kept the counts, or it was of an earlier version and did not: then
+-- the new owner counts before it starts.
+local at = ''
+if KEYS[4] then
+  local counted = redis.pcall('HMGET', KEYS[4], 'epoch', 'at')
+  if counted[1] == last then
+    at = counted[2] or ''
+  else
+    redis.call('DEL', KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8])
+    for _, namespace in ipairs(redis.pcall('ZRANGE', KEYS[3], 0, -1)) do
+      redis.call('DEL', ARGV[8] .. namespace)
+    end
+    if redis.call('EXISTS', KEYS[9], KEYS[10], KEYS[11]) > 0 then
+      at = 'due'
+      redis.call('HSET', KEYS[4], 'at', at)
+    end
+  end
+  redis.call('HSET', KEYS[4], 'epoch', granted)
+end
+return {0, granted, readable and 0 or 1, at}

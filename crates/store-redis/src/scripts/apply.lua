@@ -2,6 +2,8 @@
 --
 -- KEYS 1 own  2 due  3 paused  4 tasks  5 late  6 names  7 letters  8 dead  9 dead-ages
 --      10 history  11 fires  12 ages  13 counts  14 ends  15 keyed  16 namespaces
+--      17 counted  18 due-hours  19 due-log  20 groups  21 grouped
+--      then the series of each namespace that has changes of series
 -- ARGV 1 epoch  2 token, or '' if the sender does not know it
 --      3 number of the batch  4 the number before it
 --      5 '1' if the batch has new tasks, which need free memory; else '0'
@@ -22,6 +24,7 @@
 --        freed if         names that are free from now on if they lead to …
 --        freed if ids     … for each of these: this id
 --        letters          (fire, letter)
+--        letter groups    for each of these: its group
 --        dead             (0, namespace and fire)
 --        dead ages        (died_at, namespace and fire)
 --        removed letters  fires whose letters are removed
@@ -32,7 +35,12 @@
 --        ends             (0, group of ended fires)
 --        keyed            (0, namespace, key, ended_at and fire)
 --        counts           (field, by how much it moves)
--- Returns {0, fields ...} made, but these counts could not be moved
+--        due log          the differences of due counts, if there are any
+--        then for each key of series:
+--          due            (fire_at, id)
+--          removed        ids
+-- Runs behind `letter_groups.lua`.
+-- Returns {0, bytes of the due log, fields ...} made, but these counts could not be moved
 --         {1} was made before · {2, epoch} another broker owns the partition
 --         {3, number} the last batch is this one, so ARGV 3 is not the next
 --         {4} the owner has begun a later repair since it sent the batch
@@ -43,6 +51,9 @@
 
 -- Arguments of one command: about 8,000 fit on the Lua stack. Pairs and triples stay together.
 local STEP = 4200
+-- The log is folded long before it has so many bytes, unless folding fails. Then the counts are
+-- given up, and made anew when the partition is acquired next.
+local LOG_BYTES_MAX = 8388608
 
 local own = redis.call('HMGET', KEYS[1], 'epoch', 'token', 'batch', 'repair')
 if own[1] ~= ARGV[1] or (ARGV[2] ~= '' and own[2] ~= ARGV[2]) then
@@ -214,17 +225,38 @@ for i = first, last, STEP do
 end
 
 -- Dead letters.
-first, last = section()
-run('HSET', KEYS[7], first, last)
-first, last = section()
-run('ZADD', KEYS[8], first, last)
-first, last = section()
-run('ZADD', KEYS[9], first, last)
-first, last = section()
-run('HDEL', KEYS[7], first, last)
+local groups = letter_groups(KEYS[20], KEYS[21])
+local new_first, new_last = section()
+run('HSET', KEYS[7], new_first, new_last)
+local group_at = section()
+local member_at, member_last = section()
+run('ZADD', KEYS[8], member_at, member_last)
+local age_at, age_last = section()
+run('ZADD', KEYS[9], age_at, age_last)
+local gone_first, gone_last = section()
+run('HDEL', KEYS[7], gone_first, gone_last)
 first, last = section()
 run('ZREM', KEYS[8], first, last)
 run('ZREM', KEYS[9], first, last)
+if new_last > new_first or gone_last >= gone_first then
+  -- A member is a namespace, a zero and a fire of 24 bytes.
+  local namespaces, fires = {}, {}
+  for i = 0, gone_last - gone_first do
+    namespaces[#namespaces + 1] = string.sub(ARGV[first + i], 1, -26)
+    fires[#fires + 1] = ARGV[gone_first + i]
+  end
+  local added = (new_last - new_first + 1) / 2
+  for i = 0, added - 1 do
+    namespaces[#namespaces + 1] = string.sub(ARGV[member_at + 2 * i + 1], 1, -26)
+    fires[#fires + 1] = ARGV[new_first + 2 * i]
+  end
+  groups:remove(namespaces, fires)
+  for i = 0, added - 1 do
+    groups:add(namespaces[#namespaces - added + 1 + i], ARGV[new_first + 2 * i],
+      ARGV[group_at + i], tonumber(ARGV[age_at + 2 * i]))
+  end
+  groups:finish()
+end
 
 -- History and counts.
 first, last = section()
@@ -238,7 +270,7 @@ run('ZADD', KEYS[14], first, last)
 first, last = section()
 run('ZADD', KEYS[15], first, last)
 first, last = section()
-local made = {0}
+local made = {0, 0}
 for i = first, last, 2 do
   -- A count that is no number, or too large, stays as it is: the batch must not end half-way.
   local moved = redis.pcall('HINCRBY', KEYS[13], ARGV[i], ARGV[i + 1])
@@ -251,5 +283,20 @@ for i = first, last, 2 do
       redis.pcall('ZADD', KEYS[16], 0, namespace)
     end
   end
+end
+first, last = section()
+if last >= first then
+  local bytes = redis.pcall('APPEND', KEYS[19], ARGV[first])
+  if type(bytes) == 'number' and bytes < LOG_BYTES_MAX then
+    made[2] = bytes
+  else
+    redis.call('DEL', KEYS[17], KEYS[19])
+  end
+end
+for key = 22, #KEYS do
+  first, last = section()
+  run('ZADD', KEYS[key], first, last)
+  first, last = section()
+  run('ZREM', KEYS[key], first, last)
 end
 return made

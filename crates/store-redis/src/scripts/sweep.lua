@@ -1,12 +1,13 @@
 -- sweep: deletes history and dead letters that are past their retention, some with each call.
 --
 -- KEYS 1 own  2 history  3 fires  4 ages  5 letters  6 dead  7 dead-ages  8 counts  9 tasks
---      10 ends  11 keyed
+--      10 ends  11 keyed  12 groups  13 grouped
 -- ARGV 1 epoch  2 token, or '' if the sender does not know it
 --      3 the latest end of history that is past its age, or '-inf'  4 the same for dead letters
 --      5 bytes of history to delete whatever their age
 --      6 the largest number of pieces of history  7 the largest number of dead letters
 --      8 the field of the size of history
+-- Runs behind `letter_groups.lua`.
 -- Returns {0, records deleted, letters deleted, {damaged field or member of a key, key, ...}}
 --         {2, epoch} another broker owns the partition
 
@@ -235,12 +236,13 @@ local letters = 0
 if ARGV[4] ~= '-inf' then
   local limit = tonumber(ARGV[7])
   local members = redis.call('ZRANGEBYSCORE', KEYS[7], '-inf', ARGV[4], 'LIMIT', 0, limit)
-  local past = {}
+  local past, namespaces, fires = {}, {}, {}
   for _, member in ipairs(members) do
     -- A namespace, a zero and a fire of 24 bytes.
     if #member > 25 and string.byte(member, -25) == 0 then
       past[#past + 1] = member
-      redis.call('HDEL', KEYS[5], string.sub(member, -24))
+      namespaces[#past], fires[#past] = string.sub(member, 1, -26), string.sub(member, -24)
+      redis.call('HDEL', KEYS[5], fires[#past])
       move(string.sub(member, 1, -25) .. 'l', -1)
     else
       put_last(KEYS[7], member)
@@ -249,6 +251,9 @@ if ARGV[4] ~= '-inf' then
   if #past > 0 then
     redis.call('ZREM', KEYS[6], unpack(past))
     redis.call('ZREM', KEYS[7], unpack(past))
+    local groups = letter_groups(KEYS[12], KEYS[13])
+    groups:remove(namespaces, fires)
+    groups:finish()
   end
   letters = #past
 end

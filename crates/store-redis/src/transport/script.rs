@@ -1,4 +1,5 @@
 //! Scripts: one per atomic step, each in a file with its keys, arguments and results at the top.
+//! Functions that several scripts need are in a file of their own, which is sent in front of them.
 //!
 //! The store uses scripts instead of Redis functions. A function has to be loaded into every server
 //! by a user with that right, is part of the data, and is shared by brokers of different versions;
@@ -9,7 +10,7 @@ use std::sync::LazyLock;
 
 use redis::Cmd;
 
-use crate::batch::BatchArguments;
+use crate::batch::{ArgumentList, BatchArguments};
 
 /// A script and its digest.
 pub(crate) struct Script {
@@ -18,23 +19,28 @@ pub(crate) struct Script {
 }
 
 macro_rules! scripts {
-    ($($name:ident = $file:literal;)+) => {
+    ($($name:ident = $($file:literal)+;)+) => {
         $(pub(crate) static $name: Script = {
-            const SOURCE: &str = include_str!($file);
+            const SOURCE: &str = concat!($(include_str!($file)),+);
             Script { source: SOURCE, compiled: LazyLock::new(|| redis::Script::new(SOURCE)) }
         };)+
     };
 }
 
 scripts! {
-    APPLY = "../scripts/apply.lua";
+    APPLY = "../scripts/letter_groups.lua" "../scripts/apply.lua";
     LOAD = "../scripts/load.lua";
     GET = "../scripts/get.lua";
     FIND = "../scripts/find.lua";
     DEAD = "../scripts/dead.lua";
     HISTORY = "../scripts/history.lua";
     LAST = "../scripts/last.lua";
-    SWEEP = "../scripts/sweep.lua";
+    SWEEP = "../scripts/letter_groups.lua" "../scripts/sweep.lua";
+    DUE = "../scripts/due.lua";
+    HOURS = "../scripts/hours.lua";
+    FOLD = "../scripts/fold.lua";
+    FILL = "../scripts/letter_groups.lua" "../scripts/fill.lua";
+    READ_GROUPS = "../scripts/read_groups.lua";
     ACQUIRE = "../scripts/acquire.lua";
     RENEW = "../scripts/renew.lua";
     RELEASE = "../scripts/release.lua";
@@ -73,6 +79,13 @@ impl<'a> ScriptCall<'a> {
         self.arg(number.into().to_string())
     }
 
+    /// Adds the number of arguments of a list, and these.
+    pub(crate) fn list(mut self, list: &ArgumentList) -> Self {
+        self = self.number(list.len() as u64);
+        self.args.extend(list.arguments().map(<[u8]>::to_vec));
+        self
+    }
+
     pub(crate) fn batch(mut self, batch: BatchArguments) -> Self {
         self.batch = Some(batch);
         self
@@ -101,7 +114,7 @@ impl<'a> ScriptCall<'a> {
         for arg in &self.args {
             command.arg(arg.as_slice());
         }
-        for section in self.batch.iter().flat_map(BatchArguments::all) {
+        for section in self.batch.iter().flat_map(BatchArguments::sections) {
             command.arg(section.len());
             for argument in section.arguments() {
                 command.arg(argument);

@@ -8,6 +8,7 @@ mod brokers;
 mod cluster_faults;
 mod conformance;
 mod contents;
+mod counting;
 mod fires;
 mod long_walks;
 mod membership;
