@@ -64,7 +64,9 @@ impl Courier for Couriers {
                 let result = match delivery.definition.target {
                     // Boxed, because it is large, rare, and would be part of every webhook's task.
                     Target::Mail(_) => Box::pin(mail.deliver(&mut delivery)).await,
-                    Target::Http(_) | Target::Queue(_) => http.deliver(&mut delivery).await,
+                    Target::Http(_) | Target::Queue(_) | Target::Sink(_) => {
+                        http.deliver(&mut delivery).await
+                    }
                 };
                 let (outcome, answer) = match result {
                     Some(result) => (Some(result.outcome), result.answer),

@@ -36,7 +36,7 @@ const EXAMPLES: &str = "Examples:
 
 #[derive(Debug, clap::Args)]
 #[command(group(ArgGroup::new("when").required(true).args(WHEN_FLAGS)))]
-#[command(group(ArgGroup::new("where").required(true).args(["to", "queue"])))]
+#[command(group(ArgGroup::new("where").required(true).args(["to", "queue", "sql"])))]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ScheduleArgs {
     /// The namespace

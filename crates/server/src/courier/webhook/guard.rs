@@ -150,7 +150,7 @@ impl Guard {
     fn check_target(&self, field: &str, target: &Target) -> Result<(), Invalid> {
         match target {
             Target::Http(http) => self.check_webhook(&format!("{field}.http.url"), http),
-            Target::Queue(_) | Target::Mail(_) => Ok(()),
+            Target::Queue(_) | Target::Mail(_) | Target::Sink(_) => Ok(()),
         }
     }
 
