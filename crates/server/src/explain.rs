@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use punctual_core::{
     AttemptRecord, DeadReason, Due, FireEnd, FireRecord, Misfire, Occasion, Outcome, Overlap,
-    Schedule, Target, Task, TaskState, Timestamp, Zone, format_duration,
+    Schedule, SinkTarget, Target, Task, TaskState, Timestamp, Zone, format_duration,
 };
 use punctual_engine::LaneView;
 
