@@ -70,6 +70,7 @@ impl DeadLetter {
             Target::Http(http) => cut(http.origin(), TARGET_BYTES_MAX).to_owned(),
             Target::Queue(queue) => format!("queue {}", queue.as_str()),
             Target::Mail(_) => "mail".to_owned(),
+            Target::Sink(sink) => format!("{} {}", sink.connection, sink.place()),
         };
         LetterGroup { reason: self.reason_in_words(), target }
     }

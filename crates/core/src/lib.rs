@@ -28,6 +28,7 @@ mod retry;
 mod schedule;
 mod series;
 mod settle;
+mod sink;
 mod target;
 mod task;
 mod time;
@@ -51,12 +52,13 @@ pub use id::{FireId, IdError, Sequence, TaskId};
 pub use lease::{BrokerId, Epoch, Lease, Seat};
 pub use limits::*;
 pub use mail::MailTarget;
-pub use name::{AlarmName, Labels, Namespace, Queue, TaskKey};
+pub use name::{AlarmName, ConnectionName, Labels, Namespace, Queue, StatementName, TaskKey};
 pub use partition::{PartitionId, Partitions, partition_of};
 pub use retry::{Backoff, Jitter, RetryPolicy};
 pub use schedule::{Due, Schedule, TaskKind};
 pub use series::{Misfire, Overlap, Series};
 pub use settle::{SettleContext, Verdict, settle};
+pub use sink::{SinkAddress, SinkTarget, SqlCall, SqlParam, is_param_name};
 pub use target::{HEADERS_RESERVED, HEADERS_RESERVED_PREFIXES, HttpTarget, Method, Target};
 pub use task::{
     Callbacks, Edited, Guarantee, NewTask, NextStep, Occasion, Origin, OverlappingFire, Payload,

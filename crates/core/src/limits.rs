@@ -106,6 +106,17 @@ pub const EXPECTED_VALUES_MAX: usize = 8;
 /// Bytes of a JSON pointer into an answer, and of a value that is expected there.
 pub const EXPECTED_BYTES_MAX: usize = 256;
 
+/// Bytes of the name of a connection, which is a metric label.
+pub const CONNECTION_BYTES_MAX: usize = 64;
+/// Bytes of the name of a statement that the configuration has.
+pub const STATEMENT_BYTES_MAX: usize = 64;
+/// Bytes of the name of a parameter of a statement.
+pub const PARAM_NAME_BYTES_MAX: usize = 64;
+/// Values that a task may give for parameters of a statement. What is large belongs in the payload.
+pub const SQL_PARAMS_MAX: usize = 32;
+/// Bytes of the names and values of all of them, as JSON text.
+pub const SQL_PARAMS_BYTES_MAX: usize = 4096;
+
 /// Bytes of the name of an alarm.
 pub const ALARM_NAME_BYTES_MAX: usize = 64;
 /// Alarms of one namespace. All are evaluated twice a second.

@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use crate::Invalid;
 use crate::limits::{
-    ALARM_NAME_BYTES_MAX, KEY_BYTES_MAX, LABEL_NAME_BYTES_MAX, LABEL_VALUE_BYTES_MAX, LABELS_MAX,
-    NAMESPACE_BYTES_MAX, QUEUE_BYTES_MAX,
+    ALARM_NAME_BYTES_MAX, CONNECTION_BYTES_MAX, KEY_BYTES_MAX, LABEL_NAME_BYTES_MAX,
+    LABEL_VALUE_BYTES_MAX, LABELS_MAX, NAMESPACE_BYTES_MAX, QUEUE_BYTES_MAX, STATEMENT_BYTES_MAX,
 };
 
 macro_rules! name {
@@ -60,6 +60,19 @@ name!(
     Queue,
     "target.queue",
     |text| check_word(text, QUEUE_BYTES_MAX)
+);
+
+name!(
+    /// The name of a connection of the configuration.
+    ConnectionName,
+    "connection",
+    |text| check_word(text, CONNECTION_BYTES_MAX)
+);
+name!(
+    /// The name of a statement of the configuration.
+    StatementName,
+    "statement",
+    |text| check_word(text, STATEMENT_BYTES_MAX)
 );
 
 name!(

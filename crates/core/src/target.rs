@@ -1,4 +1,4 @@
-//! Targets: where the deliveries of a task go: a webhook, a queue or, for notices, a mail.
+//! Targets: where the deliveries of a task go: a webhook, a queue, a sink or, for notices, a mail.
 //!
 //! The form of a [`Target`] is checked once, when it is made. Whether Punctual may connect to its
 //! address is decided by the courier, each time it resolves the host.
@@ -8,7 +8,7 @@ use http::uri::Scheme;
 
 use crate::answer_rules::AnswerRules;
 use crate::limits::{HEADERS_BYTES_MAX, HEADERS_MAX, URL_BYTES_MAX};
-use crate::{Invalid, MailTarget, Queue};
+use crate::{Invalid, MailTarget, Queue, SinkTarget};
 
 /// Headers that callers may not set, because the connection or Punctual sets them.
 pub const HEADERS_RESERVED: [&str; 10] = [
@@ -35,6 +35,8 @@ pub enum Target {
     Queue(Queue),
     /// A mail through the broker's mail server. Boxed, because it is rare.
     Mail(Box<MailTarget>),
+    /// A connection of the configuration. Boxed, to keep the others small.
+    Sink(Box<SinkTarget>),
 }
 
 /// A webhook: an HTTP request whose body is the payload.

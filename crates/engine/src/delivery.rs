@@ -16,12 +16,14 @@ pub(crate) mod permit;
 pub(crate) mod recall;
 pub(crate) mod settle;
 
-use punctual_core::{AttemptNo, FireId, Namespace, NewTask, Task, TaskId, Timestamp};
+use punctual_core::{
+    AttemptNo, ConnectionName, FireId, Namespace, NewTask, Task, TaskId, Timestamp,
+};
 
 use crate::delivery::attempt::{Delivery, Report};
 use crate::delivery::claim::{Claim, ClaimCounts, Claims, RecalledClaim};
 use crate::delivery::inherited::Inherited;
-use crate::delivery::lane::{LaneId, LaneNo, Lanes};
+use crate::delivery::lane::{ConnectionState, LaneId, LaneNo, Lanes};
 use crate::delivery::lane_view::{LaneQuery, LaneView, OwnerView};
 use crate::event::Event;
 use crate::gauges::{Gauges, Skips};
@@ -93,6 +95,16 @@ impl DeliveryState {
     /// Sets how many deliveries the workers of a queue take at once.
     pub(crate) fn set_capacity(&mut self, id: LaneId, capacity: usize, now: Timestamp) {
         self.lanes.set_capacity(id, capacity, now);
+    }
+
+    /// Notes that a connection is away, or is back.
+    pub(crate) fn set_connection(
+        &mut self,
+        connection: &ConnectionName,
+        state: ConnectionState,
+        now: Timestamp,
+    ) {
+        self.lanes.set_connection(connection, state, now);
     }
 
     /// Returns the lane with the most waiting tasks, and their number.

@@ -3,12 +3,13 @@
 
 use std::time::Duration;
 
-use punctual_core::{Namespace, Queue, Task, Timestamp};
+use punctual_core::{ConnectionName, Namespace, Queue, Task, Timestamp};
 use punctual_store::{Batch, Position, StoreError, Swept};
 use tokio::sync::oneshot;
 
 use crate::commands::lookup::{Lookup, LookupResult};
 use crate::delivery::attempt::{Delivery, Report};
+use crate::delivery::lane::ConnectionState;
 use crate::delivery::lane_view::{LaneQuery, OwnerView};
 use crate::gauges::Gauges;
 use crate::handle::call::Call;
@@ -41,6 +42,8 @@ pub enum Event {
         /// Deliveries at once, those in flight included; zero if there is no worker.
         capacity: usize,
     },
+    /// A connection to which sinks deliver is away, or is back.
+    Connection(ConnectionName, ConnectionState),
     /// The store has answered [`Action::Sweep`].
     Swept(Result<Swept, StoreError>),
     /// Asks for the gauges of one namespace, or of all.

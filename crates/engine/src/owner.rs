@@ -115,6 +115,9 @@ impl Owner {
                 let lane = LaneId::of_queue(namespace, queue);
                 self.deliveries.set_capacity(lane, capacity, now);
             }
+            Event::Connection(connection, state) => {
+                self.deliveries.set_connection(&connection, state, now);
+            }
             Event::Swept(result) => self.on_swept(result, now),
             Event::Gauge(namespace, reply) => {
                 // The caller may no longer wait.

@@ -6,6 +6,7 @@
 
 mod alarms;
 mod broker;
+mod connections;
 mod dead;
 mod deliveries;
 mod explain;
@@ -74,6 +75,8 @@ pub(crate) enum BrokerCommand {
     Stats(stats::StatsArgs),
     /// List all namespaces with their counts; needs an admin token
     Namespaces(namespaces::NamespacesArgs),
+    /// List the connections and sources of a broker, or test them; needs an admin token
+    Connections(connections::ConnectionsArgs),
     /// List the queues of a namespace: what waits, and how many workers take it
     Queues(workers::QueuesArgs),
     /// List the workers that are connected
@@ -128,6 +131,7 @@ pub(crate) fn run(command: BrokerCommand) -> anyhow::Result<()> {
         BrokerCommand::Rules(command) => command.run(),
         BrokerCommand::Stats(args) => args.run(),
         BrokerCommand::Namespaces(args) => args.run(),
+        BrokerCommand::Connections(args) => args.run(),
         BrokerCommand::Forecast(args) => args.run(),
         BrokerCommand::Series(args) => args.run(),
         BrokerCommand::Operations(command) => command.run(),

@@ -10,6 +10,7 @@ mod docs;
 mod error;
 mod serve;
 mod settings;
+mod sql;
 mod store;
 mod transfer;
 
@@ -59,6 +60,9 @@ enum PunctualCommand {
     Import(transfer::ImportArgs),
     /// Measure how fast a broker is on this machine
     Bench(punctual_bench::BenchArgs),
+    /// Print what Punctual needs in a database of yours
+    #[command(subcommand)]
+    Sql(sql::SqlCommand),
     /// Print a completion script for a shell
     Completions(docs::CompletionsArgs),
     /// Print the manual page, or write all manual pages to a directory
@@ -73,7 +77,8 @@ impl PunctualCommand {
             | Self::Store(_)
             | Self::Export(_)
             | Self::Import(_)
-            | Self::Bench(_) => true,
+            | Self::Bench(_)
+            | Self::Sql(_) => true,
             Self::Dev(_) | Self::Broker(_) | Self::Completions(_) | Self::Man(_) => false,
         }
     }
@@ -109,6 +114,7 @@ fn run(command: PunctualCommand) -> anyhow::Result<()> {
         PunctualCommand::Store(command) => store::run(command, &runtime()?),
         PunctualCommand::Export(args) => runtime()?.block_on(transfer::export(args)),
         PunctualCommand::Import(args) => runtime()?.block_on(transfer::import(args)),
+        PunctualCommand::Sql(command) => command.run(),
         PunctualCommand::Bench(args) => {
             let report = runtime()?.block_on(punctual_bench::run(args))?;
             cli::print_line(&report)

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use clap::Args as _;
+use punctual_connectors::ConnectorConfig;
 use punctual_core::{ANSWER_BYTES_DEFAULT, Partitions, zones_version};
 use punctual_server::config::{
     MailSettings, admin_token, mail_server, signing_secret, tls, token, webhook_authorities,
@@ -145,6 +146,7 @@ pub(crate) fn config(settings: &Settings) -> anyhow::Result<Config> {
             credentials_file: settings.smtp_credentials_file.as_deref(),
             ca: settings.smtp_ca.as_deref(),
         })?,
+        connectors: ConnectorConfig::read(&settings.connections, &settings.sources)?,
         tls: tls(settings.tls_cert.as_deref(), settings.tls_key.as_deref())?,
         retention,
         grace: settings.grace.unwrap_or(GRACE),

@@ -6,6 +6,7 @@
 //! and any other key is an error that names it. Secrets are shown neither in debug output nor by
 //! `--help`.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -13,6 +14,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
 use clap::ValueEnum;
+use punctual_connectors::{ConnectionSettings, SourceSettings};
 use punctual_core::parse_duration;
 use punctual_server::LogFormat;
 use serde::{Deserialize, Deserializer};
@@ -166,6 +168,14 @@ pub(crate) struct Settings {
     /// PEM file of the private key, to serve TLS; needs --tls-cert
     #[arg(long, env = "PUNCTUAL_TLS_KEY", value_name = "FILE")]
     pub(crate) tls_key: Option<PathBuf>,
+
+    /// Connections to other systems; only in the file
+    #[arg(skip)]
+    pub(crate) connections: BTreeMap<String, ConnectionSettings>,
+
+    /// Sources of tasks; only in the file
+    #[arg(skip)]
+    pub(crate) sources: Vec<SourceSettings>,
 }
 
 /// The format of log lines.
@@ -237,6 +247,8 @@ impl Settings {
             smtp_ca: self.smtp_ca.or(other.smtp_ca),
             tls_cert: self.tls_cert.or(other.tls_cert),
             tls_key: self.tls_key.or(other.tls_key),
+            connections: other.connections,
+            sources: other.sources,
         }
     }
 }

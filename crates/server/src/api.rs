@@ -13,7 +13,7 @@
 
 pub(crate) mod alarms;
 mod body;
-mod command_batch;
+pub(crate) mod command_batch;
 mod dead_letters;
 mod explain_task;
 mod find_task;

@@ -50,6 +50,8 @@ const RIGHTS: &[(&str, &str, Need)] = &[
     ("GET", "/metrics", Need::Admin),
     ("GET", "/openapi.json", Need::Token),
     ("GET", "/v1/namespaces", Need::Admin),
+    ("GET", "/v1/connections", Need::Admin),
+    ("POST", "/v1/connections/{}/test", Need::Admin),
     ("GET", "/v1/live", Need::Admin),
     ("GET", "/v1/preview", Need::Token),
     // Only in `punctual dev`.

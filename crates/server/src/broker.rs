@@ -4,8 +4,9 @@
 //! the owner of their partition, which `routing` finds.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock, Weak};
 
+use punctual_connectors::{OutboxSource, SinkCourier, SourceState};
 use tokio::sync::{mpsc, watch};
 
 use crate::api::limits::ApiLimits;
@@ -43,6 +44,10 @@ pub(crate) struct Broker {
     pub(crate) tls: Option<Tls>,
     /// Whether it has a mail server; without one, alarms cannot be reported by mail.
     pub(crate) sends_mail: bool,
+    /// The connections of the configuration.
+    pub(crate) sinks: Arc<SinkCourier>,
+    /// Set once the sources have started.
+    pub(crate) sources: OnceLock<Vec<Weak<OutboxSource>>>,
     pub(crate) telemetry: Telemetry,
     /// The address that it listens on.
     pub(crate) address: SocketAddr,
@@ -64,6 +69,12 @@ pub(crate) struct ClusterParts {
 }
 
 impl Broker {
+    /// What the sources of the configuration do.
+    pub(crate) fn source_states(&self) -> Vec<SourceState> {
+        let sources = self.sources.get().map_or(&[][..], Vec::as_slice);
+        sources.iter().filter_map(Weak::upgrade).map(|source| source.state()).collect()
+    }
+
     /// Returns whether the broker has stopped accepting new work.
     pub(crate) fn is_draining(&self) -> bool {
         *self.draining.borrow()

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use lettre::message::Mailbox;
+use punctual_connectors::ConnectorConfig;
 use punctual_core::{ANSWER_BYTES_MAX, BrokerId, Namespace};
 use punctual_store::Retention;
 use rustix::process::{Resource, getrlimit};
@@ -49,6 +50,8 @@ pub struct Config {
     pub answer_bytes: usize,
     /// The mail server for the notices of alarms; `None` if there is none.
     pub mail_server: Option<MailServer>,
+    /// Connections to other systems, and sources of tasks.
+    pub connectors: ConnectorConfig,
     /// The certificate to serve TLS with; `None` serves plain HTTP.
     pub tls: Option<Tls>,
     /// How long history and dead letters are retained.

@@ -1,6 +1,6 @@
 //! Couriers carry deliveries to their targets: `webhook` sends HTTP requests, `queue` leases
-//! deliveries to workers, `mail` sends the notices of alarms. Each delivery is reported to its
-//! owner with an outcome, or as not sent.
+//! deliveries to workers, `mail` sends the notices of alarms; the crate `connectors` has the courier
+//! of sinks. Each delivery is reported to its owner with an outcome, or as not sent.
 
 mod mail;
 mod panic;
@@ -12,6 +12,7 @@ use std::error::Error;
 use std::io;
 use std::sync::Arc;
 
+use punctual_connectors::SinkCourier;
 use punctual_core::{Guarantee, Occasion, Outcome, Target};
 use punctual_engine::{Courier, Delivery, Reports};
 
@@ -36,12 +37,13 @@ pub(crate) struct Couriers {
     pub(crate) http: Arc<HttpCourier>,
     pub(crate) hub: Arc<Hub>,
     pub(crate) mail: Arc<MailCourier>,
+    pub(crate) sinks: Arc<SinkCourier>,
 }
 
 impl Couriers {
     /// Returns whether nothing is in flight.
     pub(crate) fn is_idle(&self) -> bool {
-        self.http.is_idle() && self.hub.is_idle() && self.mail.is_idle()
+        self.http.is_idle() && self.hub.is_idle() && self.mail.is_idle() && self.sinks.is_idle()
     }
 }
 
@@ -57,6 +59,15 @@ impl Courier for Couriers {
         if !queued.is_empty() {
             self.hub.carry(queued, reports);
         }
+        let by_sink = |delivery: &Delivery| matches!(delivery.definition.target, Target::Sink(_));
+        let (sinks, webhooks): (Vec<_>, Vec<_>) = if webhooks.iter().any(by_sink) {
+            webhooks.into_iter().partition(by_sink)
+        } else {
+            (Vec::new(), webhooks)
+        };
+        if !sinks.is_empty() {
+            self.sinks.carry(sinks, reports);
+        }
         for mut delivery in webhooks {
             let (http, mail) = (Arc::clone(&self.http), Arc::clone(&self.mail));
             let reports = reports.clone();
@@ -64,7 +75,9 @@ impl Courier for Couriers {
                 let result = match delivery.definition.target {
                     // Boxed, because it is large, rare, and would be part of every webhook's task.
                     Target::Mail(_) => Box::pin(mail.deliver(&mut delivery)).await,
-                    Target::Http(_) | Target::Queue(_) => http.deliver(&mut delivery).await,
+                    Target::Http(_) | Target::Queue(_) | Target::Sink(_) => {
+                        http.deliver(&mut delivery).await
+                    }
                 };
                 let (outcome, answer) = match result {
                     Some(result) => (Some(result.outcome), result.answer),

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use punctual_core::{
     AttemptRecord, DeadReason, Due, FireEnd, FireRecord, Misfire, Occasion, Outcome, Overlap,
-    Schedule, Target, Task, TaskState, Timestamp, Zone, format_duration,
+    Schedule, SinkTarget, Target, Task, TaskState, Timestamp, Zone, format_duration,
 };
 use punctual_engine::LaneView;
 
@@ -189,6 +189,14 @@ fn in_flight(task: &Task) -> (WaitingFor, String) {
             (WaitingFor::Nothing, what)
         }
         Target::Mail(_) => (WaitingFor::Nothing, "is firing: its mail is being sent".to_owned()),
+        Target::Sink(sink) => {
+            let what = format!(
+                "is firing: attempt {attempt} was sent over connection {:?}, which has {timeout} \
+                 to confirm it",
+                sink.connection.as_str()
+            );
+            (WaitingFor::Nothing, what)
+        }
     }
 }
 
@@ -241,6 +249,7 @@ fn due(task: &Task, view: &NamespaceView, now: Timestamp) -> (WaitingFor, String
         Target::Queue(queue) => queue_cause(queue.as_str(), view, lane),
         Target::Http(http) => webhook_cause(http.origin(), view, lane),
         Target::Mail(_) => None,
+        Target::Sink(sink) => sink_cause(sink, lane),
     };
     let waiting = lane.is_some_and(|lane| lane.waiting > 0 || lane.spilled_since.is_some());
     let (waiting_for, why) = match at_target {
@@ -321,6 +330,26 @@ fn webhook_cause(
         return Some((WaitingFor::Capacity, why));
     }
     None
+}
+
+fn sink_cause(sink: &SinkTarget, lane: Option<&LaneView>) -> Option<(WaitingFor, String)> {
+    let (lane, connection) = (lane?, sink.connection.as_str());
+    if lane.capacity == 0 {
+        let since = lane.starved_since.map_or_else(String::new, |at| format!(" since {at}"));
+        let why = format!("it waits for connection {connection:?}, which is away{since}");
+        return Some((WaitingFor::Capacity, why));
+    }
+    if lane.unsent == 0 && !is_full(lane) {
+        return None;
+    }
+    let why = format!(
+        "connection {connection:?} has {} that it has not sent and {} that are not confirmed, and \
+         {} before or with this one",
+        count(lane.unsent, "delivery"),
+        count(lane.in_flight, "delivery"),
+        waits(lane.waiting),
+    );
+    Some((WaitingFor::Capacity, why))
 }
 
 fn is_full(lane: &LaneView) -> bool {

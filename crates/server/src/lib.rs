@@ -26,6 +26,7 @@ mod error;
 mod explain;
 mod fire_form;
 mod gather_measures;
+mod intake;
 mod listen;
 mod measures;
 mod membership;

@@ -48,6 +48,7 @@ impl OwnerRunner {
         })?;
         tracing::info!(%partition, %epoch, in_flight, "owner started");
         self.owners.insert(partition, epoch, handle.clone());
+        self.couriers.sinks.serve(partition, handle.clone());
         self.hub.serve(partition, handle);
         self.telemetry.holds(partition, Some(epoch));
         let telemetry = self.telemetry.clone();
@@ -63,6 +64,7 @@ impl OwnerRunner {
     pub(crate) fn remove(&self, partition: PartitionId, epoch: Epoch) {
         if let Some(handle) = self.owners.remove(partition, epoch) {
             self.hub.forget(partition);
+            self.couriers.sinks.forget(partition);
             self.telemetry.holds(partition, None);
             handle.end();
         }

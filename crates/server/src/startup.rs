@@ -9,10 +9,11 @@
 //! shares its store with no other, and `membership` the broker's part in a cluster.
 
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use punctual_core::{Clock as _, Partitions, Timestamp};
+use punctual_connectors::{Observer, OutboxSource, SinkCourier};
+use punctual_core::{Clock, Partitions, Timestamp};
 use punctual_engine::{Budget, OrphanReports, OwnerConfig};
 use punctual_store::StoreError;
 use punctual_store_redis::RedisStore;
@@ -32,6 +33,7 @@ use crate::clock::SystemClock;
 use crate::config::{Config, Sharing, read_secret};
 use crate::courier::{Couriers, Dialler, Guard, HttpCourier, Hub, MailCourier, Signer};
 use crate::error::BrokerError;
+use crate::intake::BrokerIntake;
 use crate::listen::{self, Callers, ConnectionStage};
 use crate::membership::{self, BarredAddresses, Membership};
 use crate::owner_runner::OwnerRunner;
@@ -97,6 +99,7 @@ async fn run_on(
     let parts = compose(address, &config, store, partitions, clock, draining, alive).await?;
     let BrokerParts { broker, couriers, mut mode } = parts;
     let (hub, telemetry) = (Arc::clone(&broker.hub), broker.telemetry.clone());
+    let sources = start_sources(&config, &broker);
     tracing::info!(listen = %address, partitions = partitions.count(), "ready");
 
     let evaluator = Arc::new(AlarmEvaluator::default());
@@ -135,7 +138,9 @@ async fn run_on(
     }
     tracing::info!("broker draining");
     drain.send_replace(true);
+    drop(sources);
     hub.close();
+    couriers.sinks.close();
     let mut settling = Box::pin(async {
         tokio::select! {
             () = mode.finish(&couriers) => {}
@@ -147,12 +152,13 @@ async fn run_on(
     let settle_max = if failed.is_none() { budget.settle } else { Duration::ZERO };
     if timeout(settle_max, &mut settling).await.is_err() {
         let (leases, webhooks) = (hub.give_up(), couriers.http.give_up());
-        let mails = couriers.mail.give_up();
-        if leases + webhooks + mails > 0 {
+        let (mails, sinks) = (couriers.mail.give_up(), couriers.sinks.give_up());
+        if leases + webhooks + mails + sinks > 0 {
             tracing::warn!(
                 leases,
                 webhooks,
                 mails,
+                sinks,
                 "in-flight deliveries abandoned; they will be sent again"
             );
         }
@@ -240,7 +246,8 @@ async fn compose(
     };
     let clock = Arc::new(clock);
     let telemetry = Telemetry::new();
-    let guard = Guard::new(config.reach(), address);
+    let guard =
+        Guard::new(config.reach(), address).with_connections(config.connectors.connections.clone());
     let signer = Signer::new(config.signing_secrets.clone());
     let hub = Hub::new(Arc::clone(&clock), telemetry.clone());
     let dialler = Dialler::new(guard.clone(), &config.webhook_authorities);
@@ -260,7 +267,18 @@ async fn compose(
         Arc::clone(&clock),
         telemetry.clone(),
     );
-    let couriers = Arc::new(Couriers { http, hub: Arc::clone(&hub), mail: Arc::new(mail) });
+    let sinks = SinkCourier::start(
+        config.connectors.connections.clone(),
+        config.answer_bytes,
+        Arc::clone(&clock) as Arc<dyn Clock>,
+        observer(&telemetry, &clock),
+    );
+    let couriers = Arc::new(Couriers {
+        http,
+        hub: Arc::clone(&hub),
+        mail: Arc::new(mail),
+        sinks: Arc::clone(&sinks),
+    });
     store.tell(telemetry.clone(), Arc::clone(&clock));
     let budget = Budget::shared_by(partitions.count());
     let owner_config = OwnerConfig {
@@ -308,6 +326,8 @@ async fn compose(
         guard,
         tls: config.tls.clone(),
         sends_mail: config.mail_server.is_some(),
+        sinks,
+        sources: OnceLock::new(),
         telemetry,
         address,
         cluster,
@@ -315,6 +335,30 @@ async fn compose(
         _alive: alive,
     });
     Ok(BrokerParts { broker, couriers, mode })
+}
+
+/// Counts what happens to connections and sources.
+fn observer(telemetry: &Telemetry, clock: &Arc<SystemClock>) -> Observer {
+    let (telemetry, clock) = (telemetry.clone(), Arc::clone(clock));
+    Arc::new(move |event| telemetry.connector(&event, clock.now()))
+}
+
+/// Starts the sources of the configuration. They end when the set is dropped.
+fn start_sources(config: &Config, broker: &Arc<Broker>) -> JoinSet<()> {
+    let mut running = JoinSet::new();
+    let sources = config.connectors.sources.iter().map(|settings| {
+        let intake = BrokerIntake::new(Arc::clone(broker), settings.target());
+        let clock = Arc::clone(&broker.clock) as Arc<dyn Clock>;
+        let observer = observer(&broker.telemetry, &broker.clock);
+        let source = OutboxSource::new(settings.clone(), Arc::new(intake), clock, observer);
+        let source = Arc::new(source);
+        let shared = Arc::downgrade(&source);
+        running.spawn(async move { source.run().await });
+        shared
+    });
+    // Set once, because a broker starts once.
+    let _ = broker.sources.set(sources.collect());
+    running
 }
 
 /// What a broker needs to join a cluster.
@@ -434,6 +478,7 @@ mod tests {
             webhook_connections_max: 8,
             answer_bytes: 0,
             mail_server: None,
+            connectors: punctual_connectors::ConnectorConfig::default(),
             tls: None,
             retention: Retention::default(),
             grace: Duration::from_secs(1),

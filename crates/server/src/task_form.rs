@@ -32,7 +32,7 @@ pub(crate) use payload::check_json;
 pub(crate) use render::{EndName, EndedTask, TaskAnswer, end_name};
 pub(crate) use retry::{Pause, factor_thousandths};
 pub(crate) use schedule_fields::{ScheduleFields, check_fires, parse_cron};
-pub(crate) use target::{HttpBody, queue_target};
+pub(crate) use target::{HttpBody, queue_target, sql_target};
 pub(crate) use time::{TimeValue, parse_duration_field, parse_time_field};
 pub(crate) use to_schedule::TaskToSchedule;
 pub(crate) use whole_number::WholeNumber;

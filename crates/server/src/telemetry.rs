@@ -4,6 +4,7 @@
 //! has a value that a caller can choose, so the number of series is bounded; that is why there is
 //! no label for namespaces. Payloads, header values and secrets are never logged.
 
+mod connectors;
 mod shared;
 
 use std::fmt;
@@ -25,6 +26,7 @@ use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
+use punctual_connectors::ConnectorEvent;
 use punctual_core::{Epoch, Namespace, Outcome, PartitionId, Timestamp, zones_version};
 use punctual_engine::{Delivery, Gauges};
 use tracing_subscriber::filter::{LevelFilter, Targets};
@@ -35,6 +37,7 @@ use crate::clock::Offset;
 use crate::measures::lag::has_lag;
 use crate::measures::series::{LAG_BOUNDS_MS, SeriesTable};
 use crate::measures::windows::AttemptWindows;
+use connectors::ConnectorMetrics;
 use shared::SharedMetrics;
 pub(crate) use shared::{Forwarded, StoreCall};
 
@@ -99,6 +102,7 @@ struct Metrics {
     gauges: Arc<LatestGauges>,
     /// Metrics of brokers that share a store.
     shared: SharedMetrics,
+    connectors: ConnectorMetrics,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -180,6 +184,7 @@ impl Telemetry {
             clock_offset_seconds: Gauge::default(),
             gauges: Arc::clone(&gauges),
             shared: SharedMetrics::register(&mut registry),
+            connectors: ConnectorMetrics::register(&mut registry),
             registry,
         };
         let m = &mut metrics;
@@ -243,6 +248,21 @@ impl Telemetry {
             self.0.early.inc();
         }
         self.0.attempts.get_or_create(&AttemptLabels::of(outcome)).inc();
+    }
+
+    /// Something happened to a connection or a source.
+    pub(crate) fn connector(&self, event: &ConnectorEvent<'_>, now: Timestamp) {
+        let metrics = &self.0.connectors;
+        match *event {
+            ConnectorEvent::Attempt(connection, delivery, outcome) => {
+                metrics.delivery(connection.as_str(), outcome);
+                self.attempt(delivery, outcome, now);
+            }
+            ConnectorEvent::State(connection, state) => metrics.state(connection.as_str(), state),
+            ConnectorEvent::Taken { source, applied, rejected, lag } => {
+                metrics.rows(source, applied, rejected, lag);
+            }
+        }
     }
 
     /// An attempt to send a mail has ended.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use punctual_core::{
     Answer, AttemptRecord, Backoff, DeadLetter, FireId, FireRecord, Labels, Namespace, Outcome,
-    QUEUE_BYTES_MAX, Target, Task, TaskId, TaskKind, TaskState, Timestamp, Version,
+    QUEUE_BYTES_MAX, SinkAddress, Target, Task, TaskId, TaskKind, TaskState, Timestamp, Version,
 };
 
 use crate::query::Head;
@@ -223,6 +223,11 @@ fn weigh_target(target: &Target) -> usize {
         Target::Mail(mail) => {
             let addresses = mail.recipients().iter().map(|address| address.len() + 8);
             return addresses.sum::<usize>() + mail.subject().len();
+        }
+        Target::Sink(sink) => {
+            let SinkAddress::Sql(call) = &sink.address;
+            let params = call.params().iter().map(|param| param.name.len() + param.value.len() + 8);
+            return sink.connection.as_str().len() + sink.place().len() + params.sum::<usize>();
         }
     };
     let headers = http.headers().iter().map(|(name, value)| name.len() + value.len() + 8);

@@ -1,5 +1,5 @@
 //! What the integration tests of the workspace share: the real binary as a process, receivers and
-//! workers that record what they got, Redis servers, and faults of disks, networks and clocks.
+//! workers that record what they got, Redis and SQL servers, and faults of disks, networks and clocks.
 //!
 //! Everything that a value of this crate starts ends when the value is dropped, also when the test
 //! fails. A helper that cannot do its work panics with the package or right that is missing.
@@ -18,13 +18,17 @@ pub mod clock;
 pub mod cluster;
 pub mod dev;
 pub mod disk;
+pub mod mariadb;
 pub mod network;
 pub mod openapi;
 pub mod ports;
+pub mod postgres;
 pub mod random;
 pub mod receiver;
 pub mod redis;
 pub mod scripted_receiver;
+mod server_process;
+mod shared_server;
 pub mod smtp;
 pub mod strace;
 pub mod wait;
@@ -37,7 +41,9 @@ pub use clock::{ClockedBroker, FakeClock};
 pub use cluster::{OwnedPartitions, TestCluster};
 pub use dev::{DEV_START, DevBroker};
 pub use disk::SmallDisk;
+pub use mariadb::MariadbServer;
 pub use openapi::ApiDocument;
+pub use postgres::PostgresServer;
 pub use random::RandomNumbers;
 pub use receiver::{
     DeliveryLog, HangingReceiver, ReceivedDelivery, RecordingReceiver, WebhookReceiver, task,

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::{Error, NewTask, Problem};
 
-/// A queue, or a webhook with rules for its answers.
+/// A queue, a webhook with rules for its answers, or a statement of a database.
 #[derive(Debug, Clone)]
 #[must_use = "a target does nothing until a task has it"]
 pub struct Target {
@@ -26,6 +26,24 @@ impl Target {
     pub fn http(url: impl Into<String>) -> Self {
         let http = v1::HttpTarget { url: url.into(), ..v1::HttpTarget::default() };
         Self { to: v1::target::To::Http(http), problem: None }
+    }
+
+    /// A statement that the configuration of the broker names, on a connection that it names too.
+    /// Its parameters are taken from the payload; [`param`](Self::param) gives others.
+    pub fn sql(connection: impl Into<String>, statement: impl Into<String>) -> Self {
+        let (connection, statement) = (connection.into(), statement.into());
+        let sql = v1::SqlTarget { connection, statement, ..v1::SqlTarget::default() };
+        Self { to: v1::target::To::Sql(sql), problem: None }
+    }
+
+    /// A value for a parameter of a statement. Other targets ignore it.
+    pub fn param(mut self, name: impl Into<String>, value: &(impl Serialize + ?Sized)) -> Self {
+        match (serde_json::to_string(value), &mut self.to) {
+            (Ok(json), v1::target::To::Sql(sql)) => _ = sql.params.insert(name.into(), json),
+            (Ok(_), _) => {}
+            (Err(error), _) => _ = self.problem.get_or_insert(Error::Payload(Arc::new(error))),
+        }
+        self
     }
 
     /// The method of a webhook.
@@ -81,8 +99,10 @@ impl Target {
         match (self.problem, self.to) {
             (Some(problem), _) => Err(problem),
             (None, v1::target::To::Http(http)) => Ok(http),
-            (None, v1::target::To::Queue(_)) => {
-                let detail = format!("{field}: must be a webhook; notices cannot go to a queue");
+            (None, v1::target::To::Queue(_) | v1::target::To::Sql(_)) => {
+                let detail = format!(
+                    "{field}: must be a webhook; notices cannot go to a queue or a statement"
+                );
                 Err(Error::Problem(Problem::of_field(field, detail)))
             }
         }

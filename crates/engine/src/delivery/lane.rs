@@ -6,10 +6,12 @@
 //! their own. At most [`QUEUED_MAX`] tasks of a lane wait in memory; the others are spilled, which
 //! means that they stay in the store and are loaded again later (a refill).
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::Duration;
 
-use punctual_core::{Namespace, NewTask, Outcome, Queue, Target, Task, TaskId, Timestamp};
+use punctual_core::{
+    ConnectionName, Namespace, NewTask, Outcome, Queue, Target, Task, TaskId, Timestamp,
+};
 use punctual_store::Position;
 use rapidhash::fast::RandomState;
 use slab::Slab;
@@ -29,6 +31,9 @@ const QUEUED_LOW: usize = QUEUED_MAX / 4;
 const INFLIGHT_MAX: usize = 256;
 /// The least, for a receiver that does not answer in time.
 const INFLIGHT_MIN: usize = 4;
+/// Deliveries to one place of a connection that are in flight at once: a batch on its way, and the
+/// next one that waits for it.
+const SINK_INFLIGHT_MAX: usize = 1024;
 /// Every fourth delivery is a late one, if there is any.
 const LATE_SHARE: u32 = 4;
 /// Deliveries beyond twice those in flight that a lane remembers as handed out, so that they are
@@ -48,6 +53,8 @@ enum LaneTarget {
     Origin(Box<str>),
     Queue(Queue),
     Mail,
+    /// A connection, and the statement, topic or stream at its other side.
+    Sink(ConnectionName, Box<str>),
 }
 
 impl LaneId {
@@ -56,6 +63,7 @@ impl LaneId {
             Target::Queue(queue) => LaneTarget::Queue(queue.clone()),
             Target::Http(http) => LaneTarget::Origin(http.origin().into()),
             Target::Mail(_) => LaneTarget::Mail,
+            Target::Sink(sink) => LaneTarget::Sink(sink.connection.clone(), sink.place().into()),
         };
         Self { namespace: definition.namespace.clone(), target }
     }
@@ -75,17 +83,29 @@ impl LaneId {
             (LaneTarget::Queue(queue), Target::Queue(other)) => queue == other,
             (LaneTarget::Origin(origin), Target::Http(http)) => **origin == *http.origin(),
             (LaneTarget::Mail, Target::Mail(_)) => true,
+            (LaneTarget::Sink(connection, place), Target::Sink(sink)) => {
+                *connection == sink.connection && **place == *sink.place()
+            }
             _ => false,
         }
     }
 
-    /// Returns the queue; `None` for the lane of a webhook.
+    /// Returns the queue; `None` for other lanes.
     pub(crate) const fn queue(&self) -> Option<&Queue> {
         match &self.target {
             LaneTarget::Queue(queue) => Some(queue),
-            LaneTarget::Origin(_) | LaneTarget::Mail => None,
+            LaneTarget::Origin(_) | LaneTarget::Mail | LaneTarget::Sink(..) => None,
         }
     }
+}
+
+/// Whether deliveries can be sent over a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ConnectionState {
+    /// They can.
+    Ready,
+    /// They cannot: its lanes have no capacity.
+    Away,
 }
 
 /// The number of a lane of one owner. It stays the same while a delivery of the lane is in flight.
@@ -259,10 +279,15 @@ impl Lane {
         late.into_iter().chain(on_time).collect()
     }
 
+    /// Since when the lane has no capacity.
+    pub(crate) const fn starved_since(&self) -> Option<Timestamp> {
+        self.starved_since
+    }
+
     /// Adapts the capacity of a webhook: a delivery that expired halves it, an answer raises it by
-    /// one. The capacity of a queue is set by its workers.
+    /// one. The capacity of a queue is set by its workers, that of a connection by whether it is away.
     fn adapt(&mut self, outcome: Option<&Outcome>) {
-        if matches!(self.id.target, LaneTarget::Queue(_)) {
+        if matches!(self.id.target, LaneTarget::Queue(_) | LaneTarget::Sink(..)) {
             return;
         }
         self.capacity = match outcome {
@@ -286,6 +311,8 @@ pub(crate) struct Lanes {
     last: Option<LaneNo>,
     /// What the workers of queues ask for, also of queues that have no lane now.
     capacities: HashMap<LaneId, usize, RandomState>,
+    /// Connections that are away: their lanes have no capacity.
+    away: HashSet<ConnectionName, RandomState>,
     /// Lanes that may have something to send.
     ready: Vec<LaneNo>,
     /// How many lanes are being refilled.
@@ -310,6 +337,7 @@ impl Lanes {
             by_id: HashMap::default(),
             last: None,
             capacities: HashMap::default(),
+            away: HashSet::default(),
             ready: Vec::new(),
             refilling: 0,
             may_be_starved: false,
@@ -330,6 +358,8 @@ impl Lanes {
         let capacity = match id.target {
             LaneTarget::Origin(_) => INFLIGHT_MAX,
             LaneTarget::Mail => INFLIGHT_MIN,
+            LaneTarget::Sink(ref connection, _) if self.away.contains(connection) => 0,
+            LaneTarget::Sink(..) => SINK_INFLIGHT_MAX,
             LaneTarget::Queue(_) => self.capacities.get(&id).copied().unwrap_or(0),
         };
         let slot = self.lanes.insert(Lane {
@@ -561,14 +591,39 @@ impl Lanes {
             0 => self.capacities.remove(&id),
             capacity => self.capacities.insert(id.clone(), capacity),
         };
-        let Some(number) = self.by_id.get(&id).copied() else {
-            return;
-        };
+        if let Some(number) = self.by_id.get(&id).copied() {
+            self.change_capacity(number, capacity, now);
+        }
+    }
+
+    fn change_capacity(&mut self, number: LaneNo, capacity: usize, now: Timestamp) {
         let lane = self.get_mut(number);
         lane.capacity = capacity;
         lane.starved_since = (capacity == 0).then(|| lane.starved_since.unwrap_or(now));
         self.may_be_starved |= capacity == 0;
         self.wake(number);
+    }
+
+    /// Notes that a connection is away, or is back.
+    pub(crate) fn set_connection(
+        &mut self,
+        connection: &ConnectionName,
+        state: ConnectionState,
+        now: Timestamp,
+    ) {
+        match state {
+            ConnectionState::Away => self.away.insert(connection.clone()),
+            ConnectionState::Ready => self.away.remove(connection),
+        };
+        let is_to =
+            |lane: &Lane| matches!(&lane.id.target, LaneTarget::Sink(to, _) if to == connection);
+        let lanes: Vec<_> =
+            self.iter().filter(|(_, lane)| is_to(lane)).map(|(number, _)| number).collect();
+        let capacity = match state {
+            ConnectionState::Away => 0,
+            ConnectionState::Ready => SINK_INFLIGHT_MAX,
+        };
+        lanes.into_iter().for_each(|number| self.change_capacity(number, capacity, now));
     }
 
     /// Whether tasks may wait in lanes without capacity.

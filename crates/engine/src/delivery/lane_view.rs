@@ -38,7 +38,7 @@ pub struct OwnerView {
 /// What an owner knows of one lane.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LaneView {
-    /// The queue; `None` for the lane of a webhook.
+    /// The queue; `None` for other lanes.
     pub queue: Option<Queue>,
     /// Due tasks that wait in memory.
     pub waiting: usize,
@@ -46,8 +46,11 @@ pub struct LaneView {
     pub unsent: usize,
     /// Deliveries that were sent and whose outcome is not known.
     pub in_flight: usize,
-    /// How many deliveries couriers may have at once. Zero: the queue has no worker.
+    /// How many deliveries couriers may have at once. Zero: the queue has no worker, or the
+    /// connection is away.
     pub capacity: usize,
+    /// Since when the capacity is zero.
+    pub starved_since: Option<Timestamp>,
     /// When the first task was due that waits in the store only, because too many wait in memory or
     /// because no worker takes them.
     pub spilled_since: Option<Timestamp>,
@@ -88,6 +91,7 @@ impl LaneView {
             unsent: lane.count_waiting(),
             in_flight: lane.count_sent(),
             capacity: lane.capacity(),
+            starved_since: lane.starved_since(),
             spilled_since,
             oldest_overdue: oldest_overdue.into_iter().flatten().min(),
         }

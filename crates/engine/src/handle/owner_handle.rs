@@ -7,10 +7,11 @@
 use std::sync::Arc;
 use std::sync::mpsc::{SendError, Sender};
 
-use punctual_core::{Namespace, Queue, Timestamp};
+use punctual_core::{ConnectionName, Namespace, Queue, Timestamp};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use crate::delivery::attempt::Report;
+use crate::delivery::lane::ConnectionState;
 use crate::delivery::lane_view::{LaneQuery, OwnerView};
 use crate::event::Event;
 use crate::gauges::Gauges;
@@ -75,6 +76,11 @@ impl OwnerHandle {
     /// Sets how many deliveries the workers of a queue take at once, those in flight included.
     pub fn set_capacity(&self, namespace: Namespace, queue: Queue, capacity: usize) {
         let _ = self.send(Event::Capacity { namespace, queue, capacity });
+    }
+
+    /// Says that a connection is away, so that its lanes wait, or is back.
+    pub fn set_connection(&self, connection: ConnectionName, state: ConnectionState) {
+        let _ = self.send(Event::Connection(connection, state));
     }
 
     /// Returns the gauges of one namespace, or of all.

@@ -430,6 +430,7 @@ fn config(listen: std::net::SocketAddr) -> punctual_server::Config {
         webhook_connections_max: 8,
         answer_bytes: 0,
         mail_server: None,
+        connectors: punctual_connectors::ConnectorConfig::default(),
         tls: None,
         retention: punctual_store::Retention::default(),
         grace: Duration::from_secs(1),

@@ -12,6 +12,7 @@
 mod admission;
 mod alarms;
 mod clock;
+mod connections;
 mod console;
 mod dead_letters;
 mod explain;
@@ -32,7 +33,7 @@ mod response;
 mod rules;
 mod series;
 mod stats;
-mod tasks;
+pub(crate) mod tasks;
 mod whoami;
 mod workers;
 
@@ -112,6 +113,8 @@ pub(crate) fn routes() -> (Router<Arc<Broker>>, OpenApi) {
         .routes(routes!(rules::put, rules::delete))
         .routes(routes!(stats::stats))
         .routes(routes!(namespaces::list))
+        .routes(routes!(connections::list))
+        .routes(routes!(connections::test))
         .routes(routes!(forecast::forecast))
         .routes(routes!(series::series))
         .routes(routes!(live::namespace))

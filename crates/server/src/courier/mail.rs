@@ -106,7 +106,9 @@ impl MailCourier {
         let _permit = self.mails.acquire(&ShareKey::of(definition.namespace.clone())).await;
         let attempt = match &definition.target {
             Target::Mail(target) => self.attempt(delivery, target),
-            Target::Http(_) | Target::Queue(_) => return Some(refused("not a mail").into()),
+            Target::Http(_) | Target::Queue(_) | Target::Sink(_) => {
+                return Some(refused("not a mail").into());
+            }
         };
         let outcome = match timeout(definition.timeout, attempt).await {
             Ok(Ok(answer)) => {

@@ -3,7 +3,8 @@
 //! What a peer sends is untrusted: names are checked, and lists are bounded.
 
 use punctual_core::{
-    HttpTarget, Invalid, Method, Namespace, PartitionId, Queue, Target, Timestamp,
+    ConnectionName, HttpTarget, Invalid, Method, Namespace, PartitionId, Queue, SinkAddress,
+    SinkTarget, SqlCall, StatementName, Target, Timestamp,
 };
 use punctual_engine::{LANES_MAX, LaneQuery, LaneView, OwnerView};
 use punctual_proto::v1;
@@ -21,6 +22,12 @@ pub(super) fn put_query(query: &ViewQuery) -> v1::ViewRequest {
         LaneQuery::Target(Target::Http(http)) => {
             Some(v1::view_request::Target::Url(http.url().to_owned()))
         }
+        LaneQuery::Target(Target::Sink(sink)) => {
+            Some(v1::view_request::Target::Sink(v1::SinkLane {
+                connection: sink.connection.as_str().to_owned(),
+                place: sink.place().to_owned(),
+            }))
+        }
     };
     v1::ViewRequest {
         namespace: query.namespace.as_str().to_owned(),
@@ -37,6 +44,12 @@ pub(super) fn read_query(request: v1::ViewRequest) -> Result<ViewQuery, Invalid>
         }
         Some(v1::view_request::Target::Url(url)) => {
             LaneQuery::Target(Target::Http(HttpTarget::new(&url, Method::Post, Vec::new())?))
+        }
+        Some(v1::view_request::Target::Sink(lane)) => {
+            let connection = ConnectionName::new(&lane.connection)?;
+            let call = SqlCall::new(StatementName::new(&lane.place)?, Vec::new())?;
+            let sink = SinkTarget { connection, address: SinkAddress::Sql(call) };
+            LaneQuery::Target(Target::Sink(Box::new(sink)))
         }
     };
     let partition = request.partition.map(|number| {
@@ -69,6 +82,7 @@ fn put_lane(lane: &LaneView) -> v1::PeerLane {
         capacity: lane.capacity as u64,
         spilled_since_ms: lane.spilled_since.map(Timestamp::as_millis),
         oldest_overdue_ms: lane.oldest_overdue.map(Timestamp::as_millis),
+        starved_since_ms: lane.starved_since.map(Timestamp::as_millis),
     }
 }
 
@@ -112,6 +126,7 @@ fn read_lane(lane: &v1::PeerLane) -> LaneView {
         capacity: count(lane.capacity),
         spilled_since: lane.spilled_since_ms.and_then(time),
         oldest_overdue: lane.oldest_overdue_ms.and_then(time),
+        starved_since: lane.starved_since_ms.and_then(time),
     }
 }
 
@@ -143,8 +158,15 @@ mod tests {
         let namespace = Namespace::new("shop").unwrap();
         let queue = Queue::new("emails").unwrap();
         let url = HttpTarget::new("http://h:1/x", Method::Post, vec![]).unwrap();
+        let sink = SinkTarget {
+            connection: ConnectionName::new("db").unwrap(),
+            address: SinkAddress::Sql(
+                SqlCall::new(StatementName::new("paid").unwrap(), vec![]).unwrap(),
+            ),
+        };
         for lanes in [
             LaneQuery::Queues,
+            LaneQuery::Target(Target::Sink(Box::new(sink))),
             LaneQuery::Target(Target::Queue(queue.clone())),
             LaneQuery::Target(Target::Http(url)),
         ] {
@@ -163,6 +185,7 @@ mod tests {
             capacity: 4,
             spilled_since: Some(at),
             oldest_overdue: Some(at),
+            starved_since: Some(at),
         };
         let webhook = LaneView { queue: None, spilled_since: None, ..lane.clone() };
         let view = NamespaceView {

@@ -1,14 +1,20 @@
-//! The target of a task in JSON: a webhook or a queue, parsing and writing.
+//! The target of a task in JSON: a webhook, a queue or a statement, parsing and writing.
 
-use punctual_core::{HttpTarget, Invalid, Method, Queue, Target};
+use std::collections::BTreeMap;
+
+use punctual_core::{
+    ConnectionName, HttpTarget, Invalid, Method, Queue, SinkAddress, SinkTarget, SqlCall, SqlParam,
+    StatementName, Target,
+};
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
 use super::answer_rules::{RefusalBody, SuccessBody, into_rules, of_rules};
 use super::pairs::{Pairs, check_headers};
 use crate::schema::{HeaderMap, QueueText, UrlText, documented, one_field, one_of, reference};
 
-/// Where deliveries go: a webhook, or a queue that workers subscribe to.
+/// Where deliveries go: a webhook, a queue that workers subscribe to, or a statement of a database.
 #[derive(Debug, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum TargetBody {
@@ -16,6 +22,24 @@ pub(super) enum TargetBody {
     Http(HttpBody),
     /// The name of a queue.
     Queue(String),
+    /// A statement of the configuration.
+    Sql(SqlBody),
+}
+
+/// A statement of a database that the configuration of the broker names.
+#[derive(Debug, Deserialize, Serialize, ToSchema)]
+#[schema(as = SqlTarget)]
+#[serde(deny_unknown_fields, expecting = "an object with a `connection` and a `statement`")]
+pub(crate) struct SqlBody {
+    /// The name of a connection of the configuration.
+    connection: String,
+    /// The name of a statement of that connection.
+    statement: String,
+    /// Values for parameters of the statement. Parameters that are not given here are taken from
+    /// the payload.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schema(value_type = std::collections::HashMap<String, serde_json::Value>)]
+    params: BTreeMap<String, Box<RawValue>>,
 }
 
 /// A webhook.
@@ -47,12 +71,14 @@ documented!(
     "Target",
     {
         let (http, queue) = (reference::<HttpBody>(), reference::<QueueText>());
-        let mut target = one_field(&[("http", http), ("queue", queue)]);
-        target["description"] =
-            "Where deliveries go: a webhook, or a queue that workers subscribe to.".into();
+        let sql = reference::<SqlBody>();
+        let mut target = one_field(&[("http", http), ("queue", queue), ("sql", sql)]);
+        target["description"] = "Where deliveries go: a webhook, a queue that workers subscribe \
+                                 to, or a statement of a database."
+            .into();
         target
     },
-    uses HttpBody
+    uses HttpBody, uses SqlBody
 );
 documented!(
     /// The method of a webhook.
@@ -74,6 +100,11 @@ impl TargetBody {
                 Ok(Target::Http(http.into_webhook().map_err(named)?))
             }
             Self::Queue(queue) => queue_target(field, &queue),
+            Self::Sql(sql) => {
+                let params = sql.params.into_iter();
+                let params = params.map(|(name, value)| (name, value.get().to_owned())).collect();
+                sql_target(field, &sql.connection, &sql.statement, params)
+            }
         }
     }
 
@@ -83,7 +114,23 @@ impl TargetBody {
             Target::Queue(queue) => Some(Self::Queue(queue.as_str().to_owned())),
             Target::Http(http) => Some(Self::Http(HttpBody::of(http))),
             Target::Mail(_) => None,
+            Target::Sink(sink) => Some(Self::of_sink(sink)),
         }
+    }
+}
+
+impl TargetBody {
+    fn of_sink(sink: &SinkTarget) -> Self {
+        let SinkAddress::Sql(call) = &sink.address;
+        let params = call.params().iter().filter_map(|param| {
+            let value = RawValue::from_string(param.value.clone()).ok()?;
+            Some((param.name.clone(), value))
+        });
+        Self::Sql(SqlBody {
+            connection: sink.connection.as_str().to_owned(),
+            statement: call.statement().as_str().to_owned(),
+            params: params.collect(),
+        })
     }
 }
 
@@ -108,6 +155,23 @@ impl HttpBody {
             refuse,
         }
     }
+}
+
+/// A statement as the target `field` of a task. The values of parameters are JSON text.
+pub(crate) fn sql_target(
+    field: &str,
+    connection: &str,
+    statement: &str,
+    params: BTreeMap<String, String>,
+) -> Result<Target, Invalid> {
+    let sink = || {
+        let connection = ConnectionName::new(connection)?;
+        let params = params.into_iter().map(|(name, value)| SqlParam { name, value });
+        let call = SqlCall::new(StatementName::new(statement)?, params.collect())?;
+        Ok(SinkTarget { connection, address: SinkAddress::Sql(call) })
+    };
+    let sink = sink().map_err(|invalid: Invalid| invalid.within(&format!("{field}.sql")))?;
+    Ok(Target::Sink(Box::new(sink)))
 }
 
 /// A queue as the target `field` of a task.

@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use punctual_core::{
-    AnswerRules, Backoff, Callbacks, ExpectedValue, FireId, Guarantee, HttpTarget, Jitter, Labels,
-    MailTarget, Method, Namespace, NewTask, Payload, RetryPolicy, Schedule, TIMEOUT_DEFAULT,
-    Target, TaskKey,
+    AnswerRules, Backoff, Callbacks, ConnectionName, ExpectedValue, FireId, Guarantee, HttpTarget,
+    Jitter, Labels, MailTarget, Method, Namespace, NewTask, Payload, RetryPolicy, Schedule,
+    SinkAddress, SinkTarget, SqlCall, SqlParam, StatementName, TIMEOUT_DEFAULT, Target, TaskKey,
 };
 
 use super::bytes::{Reader, put_bytes, put_duration, put_fire_id, put_varint, read_count};
@@ -243,7 +243,45 @@ fn put_target(out: &mut Vec<u8>, target: &Target) {
             mail.recipients().iter().for_each(|address| put_bytes(out, address.as_bytes()));
             put_bytes(out, mail.subject().as_bytes());
         }
+        Target::Sink(sink) => {
+            out.push(TARGET_SINK);
+            put_bytes(out, sink.connection.as_str().as_bytes());
+            put_address(out, &sink.address);
+        }
     }
+}
+
+fn put_address(out: &mut Vec<u8>, address: &SinkAddress) {
+    match address {
+        SinkAddress::Sql(call) => {
+            out.push(SINK_SQL);
+            put_bytes(out, call.statement().as_str().as_bytes());
+            put_varint(out, call.params().len() as u64);
+            for SqlParam { name, value } in call.params() {
+                put_bytes(out, name.as_bytes());
+                put_bytes(out, value.as_bytes());
+            }
+        }
+    }
+}
+
+fn read_sink(reader: &mut Reader<'_>) -> Decoded<SinkTarget> {
+    let invalid = |_| CodecError::Invalid("sink");
+    let connection = ConnectionName::new(reader.text()?).map_err(invalid)?;
+    let address = match reader.byte()? {
+        SINK_SQL => {
+            let statement = StatementName::new(reader.text()?).map_err(invalid)?;
+            let count = read_count(reader)?;
+            let mut param = || {
+                let (name, value) = (reader.text()?.to_owned(), reader.text()?.to_owned());
+                Ok(SqlParam { name, value })
+            };
+            let params = (0..count).map(|_| param()).collect::<Decoded<Vec<_>>>()?;
+            SinkAddress::Sql(SqlCall::new(statement, params).map_err(invalid)?)
+        }
+        _ => return Err(CodecError::Invalid("sink")),
+    };
+    Ok(SinkTarget { connection, address })
 }
 
 fn put_rules(out: &mut Vec<u8>, rules: &AnswerRules) {
@@ -277,6 +315,9 @@ const TARGET_HTTP: u8 = 1;
 /// A webhook, with its answer rules at the end.
 const TARGET_HTTP_RULES: u8 = 2;
 const TARGET_MAIL: u8 = 3;
+/// A connection, then the kind of the address.
+const TARGET_SINK: u8 = 4;
+const SINK_SQL: u8 = 0;
 
 fn read_target(reader: &mut Reader<'_>, interner: &Interner) -> Decoded<Target> {
     match reader.byte()? {
@@ -305,6 +346,7 @@ fn read_target(reader: &mut Reader<'_>, interner: &Interner) -> Decoded<Target> 
             let mail = MailTarget::new(recipients, reader.text()?);
             Ok(Target::Mail(Box::new(mail.map_err(|_| CodecError::Invalid("mail"))?)))
         }
+        TARGET_SINK => Ok(Target::Sink(Box::new(read_sink(reader)?))),
         _ => Err(CodecError::Invalid("target")),
     }
 }

@@ -1,22 +1,16 @@
 //! One redis-server as a process that a test starts, kills, suspends and starts again.
 //!
-//! The server ends with the test: a shell beside it reads from a pipe of the test. When the test
-//! ends, in whatever way, the pipe closes, and the shell kills the server.
+//! The server ends with the test, in whatever way the test ends (`server_process`).
 
 use std::net::{IpAddr, Ipv4Addr, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Command, Stdio};
 
 use tempfile::TempDir;
 
 use super::cli_at;
-use crate::broker::send_signal;
 use crate::ports::free_port;
+use crate::server_process::ServerProcess;
 use crate::wait::wait_for;
-
-/// Kills its server when its input closes. `$1` is the folder, the rest the command.
-const KEEPER: &str = r#"dir=$1; shift; "$@" >"$dir/out" 2>&1 & pid=$!; echo $pid >"$dir/pid.new"
-mv "$dir/pid.new" "$dir/pid"; read -r _; kill -9 $pid 2>/dev/null; wait $pid 2>/dev/null"#;
 
 /// A redis-server, running or not.
 pub struct RedisServer {
@@ -28,7 +22,7 @@ pub struct RedisServer {
     pub extra_dir: Option<PathBuf>,
     dir: TempDir,
     settings: Vec<String>,
-    keeper: Option<(Child, ChildStdin)>,
+    process: Option<ServerProcess>,
 }
 
 impl RedisServer {
@@ -40,8 +34,8 @@ impl RedisServer {
     pub fn start_at(address: IpAddr, port: u16, settings: &[&str]) -> Self {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let settings = settings.iter().map(|word| (*word).to_owned()).collect();
-        let (tls_port, extra_dir, keeper) = (0, None, None);
-        let mut server = Self { address, port, tls_port, extra_dir, dir, settings, keeper };
+        let (tls_port, extra_dir, process) = (0, None, None);
+        let mut server = Self { address, port, tls_port, extra_dir, dir, settings, process };
         server.start_again();
         server
     }
@@ -53,20 +47,10 @@ impl RedisServer {
 
     /// Starts the server again, with more settings.
     pub fn start_again_with(&mut self, more: &[String]) {
-        assert!(self.keeper.is_none(), "the server runs");
-        let _ = std::fs::remove_file(self.dir.path().join("pid"));
+        assert!(self.process.is_none(), "the server runs");
         let settings = [self.settings.as_slice(), more].concat();
-        let mut child = Command::new("sh")
-            .args(["-c", KEEPER, "keeper"])
-            .arg(self.dir.path())
-            .args(server_command(self.address, self.port, self.dir.path(), &settings))
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("a shell starts");
-        let stdin = child.stdin.take().expect("piped");
-        self.keeper = Some((child, stdin));
+        let words = server_command(self.address, self.port, self.dir.path(), &settings);
+        self.process = Some(ServerProcess::start(self.dir.path(), &words));
         wait_for("redis-server to listen", || {
             TcpStream::connect((self.address, self.port)).is_ok()
         });
@@ -82,9 +66,8 @@ impl RedisServer {
 
     /// Kills the server with SIGKILL.
     pub fn kill(&mut self) {
-        if let Some((mut child, stdin)) = self.keeper.take() {
-            drop(stdin);
-            let _ = child.wait();
+        if let Some(process) = self.process.take() {
+            process.kill();
         }
     }
 
@@ -98,12 +81,7 @@ impl RedisServer {
     }
 
     fn signal(&self, signal: &str) {
-        let mut pid = String::new();
-        wait_for("the process id of redis-server", || {
-            pid = std::fs::read_to_string(self.dir.path().join("pid")).unwrap_or_default();
-            !pid.is_empty()
-        });
-        send_signal(pid.trim().parse().expect("a process id"), signal);
+        self.process.as_ref().expect("the server runs").signal_all(signal);
     }
 
     /// Runs redis-cli against this server. Returns what it prints.

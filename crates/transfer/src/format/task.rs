@@ -10,9 +10,10 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use punctual_core::{
-    AnswerRules, Backoff, Callbacks, ExpectedValue, HttpTarget, Jitter, Labels, MailTarget, Method,
-    Namespace, NewTask, Origin, OverlappingFire, Payload, Queue, Redrive, RetryPolicy, Target,
-    Task, TaskKey, Version,
+    AnswerRules, Backoff, Callbacks, ConnectionName, ExpectedValue, HttpTarget, Jitter, Labels,
+    MailTarget, Method, Namespace, NewTask, Origin, OverlappingFire, Payload, Queue, Redrive,
+    RetryPolicy, SinkAddress, SinkTarget, SqlCall, SqlParam, StatementName, Target, Task, TaskKey,
+    Version,
 };
 use serde::{Deserialize, Serialize};
 
@@ -82,6 +83,12 @@ enum ExportedTarget {
         to: Vec<String>,
         subject: String,
     },
+    Sql {
+        connection: String,
+        statement: String,
+        /// The name of a parameter and its value, as JSON text.
+        params: Vec<(String, String)>,
+    },
 }
 
 /// Which answers of a webhook are a success or a refusal.
@@ -107,6 +114,15 @@ fn export_target(target: &Target) -> ExportedTarget {
             to: mail.recipients().to_vec(),
             subject: mail.subject().to_owned(),
         },
+        Target::Sink(sink) => {
+            let SinkAddress::Sql(call) = &sink.address;
+            let params = call.params().iter().cloned();
+            ExportedTarget::Sql {
+                connection: sink.connection.as_str().to_owned(),
+                statement: call.statement().as_str().to_owned(),
+                params: params.map(|param| (param.name, param.value)).collect(),
+            }
+        }
     }
 }
 
@@ -124,6 +140,12 @@ fn read_target(exported: ExportedTarget) -> anyhow::Result<Target> {
         ExportedTarget::Queue(queue) => Target::Queue(Queue::new(&queue)?),
         ExportedTarget::Mail { to, subject } => {
             Target::Mail(Box::new(MailTarget::new(to, &subject)?))
+        }
+        ExportedTarget::Sql { connection, statement, params } => {
+            let params = params.into_iter().map(|(name, value)| SqlParam { name, value });
+            let call = SqlCall::new(StatementName::new(&statement)?, params.collect())?;
+            let connection = ConnectionName::new(&connection)?;
+            Target::Sink(Box::new(SinkTarget { connection, address: SinkAddress::Sql(call) }))
         }
         ExportedTarget::Http { url, method, headers, rules } => {
             let target = HttpTarget::new(&url, Method::parse(&method)?, headers)?;

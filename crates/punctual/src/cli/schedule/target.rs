@@ -3,7 +3,8 @@
 
 use anyhow::bail;
 use punctual_core::{
-    AnswerRules, Callbacks, ExpectedValue, HttpTarget, Invalid, Method, Queue, Target,
+    AnswerRules, Callbacks, ConnectionName, ExpectedValue, HttpTarget, Invalid, Method, Queue,
+    SinkAddress, SinkTarget, SqlCall, SqlParam, StatementName, Target,
 };
 use serde_json::{Map, Value, json};
 
@@ -33,6 +34,12 @@ pub(super) struct TargetArgs {
     /// Queue whose workers receive the task
     #[arg(long)]
     queue: Option<String>,
+    /// Statement to run, as connection and statement of the broker's configuration
+    #[arg(long, value_name = "CONNECTION/STATEMENT", value_parser = statement)]
+    sql: Option<(String, String)>,
+    /// Value for a parameter of the statement, like order=7; may be repeated
+    #[arg(long = "param", requires = "sql", value_name = "NAME=JSON", value_parser = param)]
+    params: Vec<(String, Value)>,
     /// Webhook or queue that receives the record of each fire that succeeded
     #[arg(long, value_name = "URL|queue:NAME")]
     on_done: Option<String>,
@@ -52,6 +59,13 @@ impl TargetArgs {
     }
 
     fn body(&self) -> anyhow::Result<Value> {
+        if let Some((connection, statement)) = &self.sql {
+            let mut sql = json!({ "connection": connection, "statement": statement });
+            if !self.params.is_empty() {
+                sql["params"] = self.params_by_name()?.into();
+            }
+            return Ok(json!({ "sql": sql }));
+        }
         let Some(url) = &self.to else {
             return Ok(json!({ "queue": self.queue }));
         };
@@ -78,18 +92,24 @@ impl TargetArgs {
         Ok(json!({ "http": http }))
     }
 
+    fn params_by_name(&self) -> anyhow::Result<Map<String, Value>> {
+        by_name("--param", &self.params)
+    }
+
     fn expected_values(&self) -> anyhow::Result<Map<String, Value>> {
-        let mut values = Map::new();
-        for (pointer, value) in &self.success_json {
-            if values.insert(pointer.clone(), value.clone()).is_some() {
-                bail!("--success-json {pointer} is given twice");
-            }
-        }
-        Ok(values)
+        by_name("--success-json", &self.success_json)
     }
 
     /// The target, checked by the rules of `core`.
     pub(super) fn target(&self) -> anyhow::Result<Target> {
+        if let Some((connection, statement)) = &self.sql {
+            let params = self.params_by_name()?.into_iter();
+            let params = params.map(|(name, value)| SqlParam { name, value: value.to_string() });
+            let call = SqlCall::new(StatementName::new(statement)?, params.collect())?;
+            let connection = ConnectionName::new(connection)?;
+            let sink = SinkTarget { connection, address: SinkAddress::Sql(call) };
+            return Ok(Target::Sink(Box::new(sink)));
+        }
         let Some(url) = &self.to else {
             let queue = self.queue.as_deref().unwrap_or_default();
             return Ok(Target::Queue(Queue::new(queue)?));
@@ -113,6 +133,31 @@ impl TargetArgs {
         let on_done = target("on_done", &self.on_done)?;
         Ok(Callbacks::new(on_done, target("on_dead", &self.on_dead)?))
     }
+}
+
+/// The values of a flag that may be repeated, each name once.
+fn by_name(flag: &str, given: &[(String, Value)]) -> anyhow::Result<Map<String, Value>> {
+    let mut values = Map::new();
+    for (name, value) in given {
+        if values.insert(name.clone(), value.clone()).is_some() {
+            bail!("{flag} {name} is given twice");
+        }
+    }
+    Ok(values)
+}
+
+/// The names of a connection and of a statement.
+fn statement(text: &str) -> Result<(String, String), String> {
+    let (connection, statement) =
+        text.split_once('/').ok_or("must be CONNECTION/STATEMENT, like shop-db/order-paid")?;
+    Ok((connection.to_owned(), statement.to_owned()))
+}
+
+/// The name of a parameter and its value. What is not JSON is text.
+fn param(text: &str) -> Result<(String, Value), String> {
+    let (name, value) = text.split_once('=').ok_or("must be NAME=JSON, like order=7")?;
+    let value = serde_json::from_str(value).unwrap_or_else(|_| json!(value));
+    Ok((name.to_owned(), value))
 }
 
 fn callback_json(text: &str) -> Value {

@@ -297,6 +297,16 @@ fn definition(sent: &v1::NewTask) -> Map<String, Value> {
 fn target_json(to: &v1::target::To) -> Value {
     let http = match to {
         v1::target::To::Queue(queue) => return json!({"queue": queue}),
+        v1::target::To::Sql(sql) => {
+            let params = sql.params.iter().map(|(name, value)| {
+                (name.clone(), serde_json::from_str::<Value>(value).unwrap_or_default())
+            });
+            let params: Map<String, Value> = params.collect();
+            let (connection, statement) = (&sql.connection, &sql.statement);
+            return json!({"sql": {
+                "connection": connection, "statement": statement, "params": params,
+            }});
+        }
         v1::target::To::Http(http) => http,
     };
     let mut json = json!({"url": http.url, "method": http.method, "headers": http.headers});

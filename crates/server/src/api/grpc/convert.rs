@@ -17,7 +17,8 @@ use prost::Message;
 use punctual_core::{
     AnswerRules, Backoff, Callbacks, Cron, Dst, Due, Gap, Guarantee, HttpTarget, Invalid, Jitter,
     Labels, Method, Misfire, Namespace, NewTask, Overlap, Payload, Reason, RetryPolicy, Schedule,
-    Series, TIMEOUT_MAX, Target, Task, TaskKey, TaskState, Timestamp, Twice, Version,
+    Series, SinkAddress, SinkTarget, TIMEOUT_MAX, Target, Task, TaskKey, TaskState, Timestamp,
+    Twice, Version,
 };
 use punctual_engine::{Cancelled, Condition, EngineError, Scheduled, TouchTo};
 use punctual_proto::v1;
@@ -29,7 +30,7 @@ use crate::courier::queue::{LeaseToken, Settlement, WorkerResult};
 use crate::problem::{Problem, TaskRef};
 use crate::task_form::{
     ScheduleFields, TaskToSchedule, answer_rules, check_headers, check_json, factor_thousandths,
-    queue_target,
+    queue_target, sql_target,
 };
 
 const JSON: &str = "application/json";
@@ -131,10 +132,22 @@ pub(super) fn known<E: TryFrom<i32>>(field: &str, number: i32) -> Result<E, Inva
 }
 
 /// A target of a task, if it is set. `field` is its name in the task.
+/// Reads a statement. Values of parameters are JSON text.
+fn sent_sql(field: &str, sql: v1::SqlTarget) -> Result<Target, Invalid> {
+    for (name, value) in &sql.params {
+        serde_json::from_str::<IgnoredAny>(value).map_err(|error| {
+            Invalid::new(format!("{field}.sql.params.{name}"), format!("must be JSON: {error}"))
+        })?;
+    }
+    let params = sql.params.into_iter().collect();
+    sql_target(field, &sql.connection, &sql.statement, params)
+}
+
 fn target(field: &str, target: Option<v1::Target>) -> Result<Option<Target>, Invalid> {
     match target.and_then(|target| target.to) {
         None => Ok(None),
         Some(v1::target::To::Queue(queue)) => queue_target(field, &queue).map(Some),
+        Some(v1::target::To::Sql(sql)) => sent_sql(field, sql).map(Some),
         Some(v1::target::To::Http(http)) => {
             let within = |invalid: Invalid| invalid.within(&format!("{field}.http"));
             Ok(Some(Target::Http(webhook(http).map_err(within)?)))
@@ -343,8 +356,19 @@ fn sent_target(target: &Target) -> v1::Target {
         Target::Mail(_) => return v1::Target { to: None },
         Target::Queue(queue) => v1::target::To::Queue(queue.as_str().to_owned()),
         Target::Http(http) => v1::target::To::Http(sent_webhook(http)),
+        Target::Sink(sink) => v1::target::To::Sql(sql_call(sink)),
     };
     v1::Target { to: Some(to) }
+}
+
+fn sql_call(sink: &SinkTarget) -> v1::SqlTarget {
+    let SinkAddress::Sql(call) = &sink.address;
+    let params = call.params().iter().cloned();
+    v1::SqlTarget {
+        connection: sink.connection.as_str().to_owned(),
+        statement: call.statement().as_str().to_owned(),
+        params: params.map(|param| (param.name, param.value)).collect(),
+    }
 }
 
 fn sent_webhook(http: &HttpTarget) -> v1::HttpTarget {

@@ -295,8 +295,7 @@ pub(super) async fn touch_task(
     headers: &HeaderMap,
     body: &[u8],
 ) -> ApiResult {
-    let body: TouchBody = request::json_or_default(body, "the new due time")?;
-    let push = push(body.r#in.as_deref(), body.at.as_ref(), body.within.as_deref())?;
+    let push = touch_to(body)?;
     let task = TaskRef { namespace, name };
     let depth = AnswerDepth::wanted(headers);
     if let Some(response) = touch_existing(broker, task, push, depth).await? {
@@ -400,13 +399,13 @@ async fn change(
 }
 
 /// Parses a task; nothing is checked yet.
-fn parse_task(body: &[u8]) -> Result<TaskBody<'_>, Problem> {
+pub(crate) fn parse_task(body: &[u8]) -> Result<TaskBody<'_>, Problem> {
     request::json(body, "one task")
 }
 
 /// Checks a task: its fields, that it fires, and that its targets are allowed. Every task that is
-/// scheduled over HTTP passes here.
-fn checked(
+/// scheduled over HTTP or by a source passes here.
+pub(crate) fn checked(
     broker: &Broker,
     body: TaskBody<'_>,
     namespace: &Namespace,
@@ -416,6 +415,12 @@ fn checked(
     check_fires(&task.new_task.schedule, broker.clock.now())?;
     broker.guard.check_targets(&task.new_task)?;
     Ok(task)
+}
+
+/// Reads the body of a touch, which may be empty.
+pub(crate) fn touch_to(body: &[u8]) -> Result<TouchTo, Problem> {
+    let body: TouchBody = request::json_or_default(body, "the new due time")?;
+    push(body.r#in.as_deref(), body.at.as_ref(), body.within.as_deref())
 }
 
 /// The new due time of a touch.

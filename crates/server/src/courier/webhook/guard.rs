@@ -9,7 +9,8 @@ use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use punctual_core::{HttpTarget, Invalid, NewTask, Target};
+use punctual_connectors::Connections;
+use punctual_core::{HttpTarget, Invalid, Namespace, NewTask, Target};
 
 /// How far webhooks may reach.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,6 +47,8 @@ pub(crate) struct Guard {
     own: SocketAddr,
     /// Effective addresses of the shared store and of the other brokers.
     barred: Arc<RwLock<HashSet<SocketAddr>>>,
+    /// Which connections a namespace may use.
+    connections: Connections,
 }
 
 /// Services that give secrets to any caller on the right machine. Some are in ranges that are
@@ -112,7 +115,12 @@ const NAT64: (Ipv6Addr, u32) = (Ipv6Addr::new(0x64, 0xff9b, 0, 0, 0, 0, 0, 0), 9
 impl Guard {
     /// Creates the guard of a broker that listens on `own`.
     pub(crate) fn new(reach: Reach, own: SocketAddr) -> Self {
-        Self { reach, own, barred: Arc::default() }
+        Self { reach, own, barred: Arc::default(), connections: Connections::default() }
+    }
+
+    /// The guard of a broker with connections.
+    pub(crate) fn with_connections(self, connections: Connections) -> Self {
+        Self { connections, ..self }
     }
 
     /// Forbids the addresses of the other brokers and of the store, which could be used to change
@@ -139,17 +147,27 @@ impl Guard {
 
     /// Checks the targets of a new task: where its deliveries go, and its callbacks.
     pub(crate) fn check_targets(&self, task: &NewTask) -> Result<(), Invalid> {
-        self.check_target("target", &task.target)?;
+        let namespace = &task.namespace;
+        self.check_target("target", &task.target, namespace)?;
         let callbacks = task.callbacks.as_deref();
         let on_done = callbacks.and_then(|callbacks| callbacks.on_done.as_ref());
         let on_dead = callbacks.and_then(|callbacks| callbacks.on_dead.as_ref());
-        on_done.map_or(Ok(()), |target| self.check_target("on_done", target))?;
-        on_dead.map_or(Ok(()), |target| self.check_target("on_dead", target))
+        on_done.map_or(Ok(()), |target| self.check_target("on_done", target, namespace))?;
+        on_dead.map_or(Ok(()), |target| self.check_target("on_dead", target, namespace))
     }
 
-    fn check_target(&self, field: &str, target: &Target) -> Result<(), Invalid> {
+    fn check_target(
+        &self,
+        field: &str,
+        target: &Target,
+        namespace: &Namespace,
+    ) -> Result<(), Invalid> {
         match target {
             Target::Http(http) => self.check_webhook(&format!("{field}.http.url"), http),
+            Target::Sink(sink) => {
+                let named = |invalid: Invalid| invalid.within(field);
+                self.connections.check(namespace, sink).map_err(named)
+            }
             Target::Queue(_) | Target::Mail(_) => Ok(()),
         }
     }

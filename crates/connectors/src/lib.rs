@@ -1,0 +1,23 @@
+//! Connections of the configuration: sinks that take deliveries, and sources that bring tasks.
+//!
+//! [`settings`] reads connections and sources, and decides which namespace may use which. A
+//! [`SinkCourier`] carries deliveries over the sessions of each connection; a [`Sink`] opens them,
+//! one kind of system per folder (`sql`). A source takes commands from another system and gives
+//! them to an [`Intake`] (`outbox`: the rows of a table). The server composes all of it.
+
+mod courier;
+mod line;
+pub mod outbox;
+mod place;
+pub mod settings;
+mod sink;
+mod source;
+pub mod sql;
+
+pub use courier::{ConnectionView, ConnectorEvent, Observer, SinkCourier};
+pub use outbox::{OutboxSource, SourceState};
+pub use settings::{
+    ConnectionSettings, Connections, ConnectorConfig, SettingsError, SourceSettings,
+};
+pub use sink::{BoxFuture, SendResult, SessionLost, Sink, SinkSession};
+pub use source::{Applied, Intake, SourceCommand, Verb};

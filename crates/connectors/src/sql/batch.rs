@@ -1,0 +1,219 @@
+//! Runs a batch of calls in one transaction, and those that fail on their own.
+//!
+//! A call that the database refuses takes the transaction with it. It is taken out and the others
+//! run again, since nothing of them was committed; it runs alone afterwards, so that its result
+//! does not depend on the others. After [`RERUNS_MAX`] such calls all others run alone too.
+
+use punctual_core::{AttemptResult, Guarantee};
+use punctual_sql::{SqlError, SqlKind};
+
+use super::params::SqlValue;
+use super::verdict;
+use crate::sink::{BoxFuture, SendResult, SessionLost, confirmed, failed, unknown};
+
+/// How often a batch runs again without the call that failed. Each time costs as much as the batch.
+const RERUNS_MAX: usize = 4;
+
+/// One delivery of a batch.
+#[derive(Debug)]
+pub(super) struct Call {
+    /// The position in the batch.
+    pub(super) at: usize,
+    pub(super) values: Vec<SqlValue>,
+    pub(super) fire_id: String,
+    pub(super) guarantee: Guarantee,
+}
+
+/// What a call did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum CallDone {
+    /// It changed or returned that many rows.
+    Rows(u64),
+    /// Its fire is recorded already: an earlier attempt was committed.
+    Before,
+}
+
+/// Why a transaction was not committed.
+#[derive(Debug)]
+pub(super) enum BatchError {
+    /// The database refused one call, and the transaction with it.
+    Call(usize, SqlError),
+    /// The database refused the transaction, and no call in particular.
+    Whole(SqlError),
+    /// The session is of no use any more, and nothing was committed.
+    Lost(SqlError),
+    /// The session was lost while it committed: the outcome is unknown.
+    Unknown(SqlError),
+}
+
+/// Runs calls in one transaction.
+pub(super) trait Transaction: Send {
+    /// Runs all calls and commits.
+    fn run<'a>(&'a mut self, calls: &'a [Call])
+    -> BoxFuture<'a, Result<Vec<CallDone>, BatchError>>;
+}
+
+/// Runs calls; `results` has the results of deliveries that have none yet as `None`.
+pub(super) async fn run_all(
+    transaction: &mut dyn Transaction,
+    kind: SqlKind,
+    mut calls: Vec<Call>,
+    mut results: Vec<Option<AttemptResult>>,
+    answer_bytes: usize,
+) -> SendResult {
+    let mut alone = Vec::new();
+    let mut lost = None;
+    while !calls.is_empty() && lost.is_none() {
+        if calls.len() > 1 && alone.len() > RERUNS_MAX {
+            alone.append(&mut calls);
+            break;
+        }
+        match transaction.run(&calls).await {
+            Ok(done) => {
+                for (call, done) in calls.drain(..).zip(done) {
+                    results[call.at] = Some(confirmed(&text_of(done), answer_bytes));
+                }
+            }
+            Err(BatchError::Call(at, _)) if calls.len() > 1 && at < calls.len() => {
+                alone.push(calls.remove(at));
+            }
+            Err(BatchError::Whole(_)) if calls.len() > 1 => alone.append(&mut calls),
+            Err(error) => lost = end(kind, &mut calls, &mut results, error),
+        }
+    }
+    alone.sort_by_key(|call| call.at);
+    let mut alone = alone.into_iter();
+    while lost.is_none() {
+        let Some(call) = alone.next() else { break };
+        let mut calls = vec![call];
+        match transaction.run(&calls).await {
+            Ok(done) => {
+                let text = done.first().map_or_else(String::new, |done| text_of(*done));
+                results[calls[0].at] = Some(confirmed(&text, answer_bytes));
+            }
+            Err(error) => lost = end(kind, &mut calls, &mut results, error),
+        }
+    }
+    let missing = || failed("the connection was lost before the statement was run");
+    let results = results.into_iter().map(|result| result.unwrap_or_else(missing)).collect();
+    SendResult { results, lost }
+}
+
+/// Sets the results of calls that the same error ended. Returns why the session is lost, if it is.
+fn end(
+    kind: SqlKind,
+    calls: &mut Vec<Call>,
+    results: &mut [Option<AttemptResult>],
+    error: BatchError,
+) -> Option<SessionLost> {
+    for call in calls.drain(..) {
+        results[call.at] = Some(match &error {
+            BatchError::Call(_, error) | BatchError::Whole(error) => verdict::of_error(kind, error),
+            BatchError::Lost(error) => failed(&error.to_string()),
+            BatchError::Unknown(error) => {
+                let reason = format!("it is not known whether the commit succeeded: {error}");
+                unknown(call.guarantee, &reason)
+            }
+        });
+    }
+    match error {
+        BatchError::Call(..) | BatchError::Whole(_) => None,
+        BatchError::Lost(error) | BatchError::Unknown(error) => {
+            Some(SessionLost(error.to_string()))
+        }
+    }
+}
+
+fn text_of(done: CallDone) -> String {
+    match done {
+        CallDone::Rows(1) => "1 row".to_owned(),
+        CallDone::Rows(rows) => format!("{rows} rows"),
+        CallDone::Before => "recorded before: the statement was not run again".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use punctual_core::Outcome;
+
+    use super::*;
+
+    /// Refuses the calls whose fire id is in `bad`.
+    struct Scripted {
+        bad: Vec<&'static str>,
+        runs: Vec<usize>,
+        /// The run that loses the session while it commits.
+        dies_at: Option<usize>,
+    }
+
+    impl Transaction for Scripted {
+        fn run<'a>(
+            &'a mut self,
+            calls: &'a [Call],
+        ) -> BoxFuture<'a, Result<Vec<CallDone>, BatchError>> {
+            Box::pin(async move {
+                self.runs.push(calls.len());
+                if self.dies_at == Some(self.runs.len()) {
+                    return Err(BatchError::Unknown(SqlError::Unexpected("gone".to_owned())));
+                }
+                match calls.iter().position(|call| self.bad.contains(&call.fire_id.as_str())) {
+                    Some(at) => {
+                        let (code, message) = ("22P02".to_owned(), "no".to_owned());
+                        Err(BatchError::Call(at, SqlError::Statement { code, message }))
+                    }
+                    None => Ok(calls.iter().map(|_| CallDone::Rows(1)).collect()),
+                }
+            })
+        }
+    }
+
+    async fn run(
+        ids: &[&str],
+        bad: &[&'static str],
+        dies_at: Option<usize>,
+    ) -> (String, Vec<usize>, bool) {
+        let calls = ids.iter().enumerate().map(|(at, id)| Call {
+            at,
+            values: vec![],
+            fire_id: (*id).to_owned(),
+            guarantee: if id.starts_with('m') {
+                Guarantee::AtMostOnce
+            } else {
+                Guarantee::AtLeastOnce
+            },
+        });
+        let mut scripted = Scripted { bad: bad.to_vec(), runs: vec![], dies_at };
+        let results = ids.iter().map(|_| None).collect();
+        let sent = run_all(&mut scripted, SqlKind::Postgres, calls.collect(), results, 100).await;
+        let letter = |result: &AttemptResult| match result.outcome {
+            Outcome::Acked => 'a',
+            Outcome::Failed { .. } => 'f',
+            Outcome::Refused { .. } => 'r',
+            Outcome::Expired => 'x',
+        };
+        (sent.results.iter().map(letter).collect(), scripted.runs, sent.lost.is_some())
+    }
+
+    #[tokio::test]
+    async fn a_call_that_fails_does_not_keep_the_others_from_being_committed() {
+        let many = ["1", "2", "3", "4", "5", "6", "7", "8"];
+        for (ids, bad, dies_at, results, runs, lost) in [
+            (&many[..3], &[][..], None, "aaa", &[3][..], false),
+            (&many[..3], &["2"], None, "ara", &[3, 2, 1], false),
+            (&many[..1], &["1"], None, "r", &[1], false),
+            (
+                &many[..],
+                &["1", "2", "3", "4", "5", "6"],
+                None,
+                "rrrrrraa",
+                &[8, 7, 6, 5, 4, 1, 1, 1, 1, 1, 1, 1, 1],
+                false,
+            ),
+            (&["1", "m"][..], &[], Some(1), "fx", &[2], true),
+            (&many[..3], &["1"], Some(3), "faa", &[3, 2, 1], true),
+        ] {
+            let expected = (results.to_owned(), runs.to_vec(), lost);
+            assert_eq!(run(ids, bad, dies_at).await, expected, "{ids:?} {bad:?}");
+        }
+    }
+}
