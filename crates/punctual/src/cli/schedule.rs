@@ -28,7 +28,7 @@ use target::TargetArgs;
 
 /// Exactly one of these must be given. A file has whole tasks.
 const WHEN_FLAGS: [&str; 6] = ["in", "at", "cron", "every", "within", "file"];
-const WHERE_FLAGS: [&str; 3] = ["to", "queue", "file"];
+const WHERE_FLAGS: [&str; 4] = ["to", "queue", "sql", "file"];
 /// The flags, and groups of flags, that make up a task.
 const TASK_FLAGS: [&str; 9] = [
     "SeriesArgs",
