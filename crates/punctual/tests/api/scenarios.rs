@@ -1,4 +1,5 @@
-//! Runs the scenarios of `clients/scenarios` through the Rust client and through the command line.
+//! Runs the scenarios of `clients/scenarios` through the Rust client and through the command line,
+//! and through the Rust client on every store.
 //! `clients/scenarios/README.md` describes the files.
 //!
 //! One runner executes the steps; a [`Driver`] makes the calls of the API. A scenario that a driver
@@ -8,21 +9,28 @@ mod command_line;
 mod matching;
 mod rust_client;
 mod task_json;
+mod virtual_broker;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
+use punctual_core::Partitions;
+use punctual_store_any::StoreLocation;
+use punctual_store_redis::RedisOptions;
 use punctual_test_support::ports::free_address;
+use punctual_test_support::redis::RedisServer;
 use punctual_test_support::{BrokerProcess, DevBroker, ScriptedReceiver, WAIT_MAX};
 use serde_json::{Map, Value, json};
 use tempfile::TempDir;
 
 use self::matching::{check, expand, pick};
+use self::virtual_broker::VirtualBroker;
 
 const CLOCK_DEFAULT: &str = "2027-01-04T08:00:00Z";
 /// Scenarios that run at the same time: they mostly wait for processes to start.
@@ -93,11 +101,52 @@ impl Arguments {
 /// The broker of one scenario.
 enum ScenarioBroker {
     Dev(DevBroker),
-    Serve { process: Option<BrokerProcess>, dir: TempDir, address: SocketAddr, flags: Vec<String> },
+    /// With the directory of its store, if it has one, which ends after it.
+    Virtual {
+        broker: VirtualBroker,
+        _dir: Option<TempDir>,
+    },
+    Serve {
+        process: Option<BrokerProcess>,
+        dir: TempDir,
+        address: SocketAddr,
+        flags: Vec<String>,
+    },
+}
+
+/// Where the tasks of scenarios are kept.
+#[derive(Clone)]
+enum ScenarioStore {
+    /// As the scenario says: in memory, or on disk with `serve`.
+    OfBinary,
+    Embedded,
+    /// By its URL.
+    Redis(String),
+}
+
+impl ScenarioStore {
+    /// Starts a broker with a virtual clock on a new store.
+    fn start_virtual(&self, clock: &str, args: &[String]) -> Option<ScenarioBroker> {
+        static CLUSTERS: AtomicUsize = AtomicUsize::new(0);
+        let (store, dir) = match self {
+            Self::OfBinary => return None,
+            Self::Embedded => {
+                let dir = tempfile::tempdir().unwrap();
+                (StoreLocation::Embedded(dir.path().to_owned()), Some(dir))
+            }
+            Self::Redis(url) => {
+                let cluster = format!("scenario-{}", CLUSTERS.fetch_add(1, Ordering::Relaxed));
+                let urls = vec![url.clone()];
+                (StoreLocation::Redis(RedisOptions::new(urls, &cluster, Partitions::ONE)), None)
+            }
+        };
+        let broker = VirtualBroker::start(store, clock, args);
+        Some(ScenarioBroker::Virtual { broker, _dir: dir })
+    }
 }
 
 impl ScenarioBroker {
-    fn start(scenario: &Value) -> Self {
+    fn start(scenario: &Value, store: &ScenarioStore) -> Self {
         let args = scenario["args"].as_array().into_iter().flatten();
         let args = args.map(|arg| arg.as_str().unwrap().to_owned());
         if scenario["broker"] == "serve" {
@@ -109,6 +158,9 @@ impl ScenarioBroker {
         }
         let clock = scenario["clock"].as_str().unwrap_or(CLOCK_DEFAULT);
         let args: Vec<String> = args.collect();
+        if let Some(broker) = store.start_virtual(clock, &args) {
+            return broker;
+        }
         let mut flags = vec!["--listen", "127.0.0.1:0", "--clock", clock];
         flags.extend(args.iter().map(String::as_str));
         Self::Dev(DevBroker::run(&flags))
@@ -117,6 +169,7 @@ impl ScenarioBroker {
     fn address(&self) -> SocketAddr {
         match self {
             Self::Dev(broker) => broker.client.address,
+            Self::Virtual { broker, .. } => broker.address,
             Self::Serve { address, .. } => *address,
         }
     }
@@ -133,9 +186,9 @@ impl ScenarioBroker {
     }
 
     fn clock(&self, method: &str, path: &str, body: &Value, token: Option<&str>) -> StepResult {
-        let Self::Dev(_) = self else {
+        if let Self::Serve { .. } = self {
             return Err("a broker in real time has no clock to move".into());
-        };
+        }
         let url = format!("http://{}/v1/clock{path}", self.address());
         let request = http::Request::builder().method(method).uri(url);
         let request = request.header("content-type", "application/json");
@@ -155,12 +208,16 @@ impl ScenarioBroker {
 }
 
 /// Runs one scenario. Returns why it failed.
-fn run(scenario: &Value, make: fn(SocketAddr) -> Box<dyn Driver>) -> Result<(), String> {
+fn run(
+    scenario: &Value,
+    store: &ScenarioStore,
+    make: fn(SocketAddr) -> Box<dyn Driver>,
+) -> Result<(), String> {
     for key in scenario.as_object().unwrap().keys() {
         let known = ["name", "broker", "clock", "args", "token", "steps"].contains(&key.as_str());
         assert!(known, "unknown key {key} of a file");
     }
-    let mut broker = ScenarioBroker::start(scenario);
+    let mut broker = ScenarioBroker::start(scenario, store);
     let mut driver = make(broker.address());
     let (mut names, mut receivers) = (HashMap::new(), Vec::new());
     for (index, step) in scenario["steps"].as_array().unwrap().iter().enumerate() {
@@ -260,23 +317,26 @@ fn exceptions(list: &str) -> BTreeMap<String, String> {
     lines.map(entry).collect()
 }
 
-/// Runs all scenarios. Exactly those in the list of exceptions must fail.
-fn run_all(list: &str, make: fn(SocketAddr) -> Box<dyn Driver>) {
-    let (scenarios, exceptions) = (scenarios(), exceptions(list));
+/// Runs all scenarios that fit the store. Exactly those in the list of exceptions must fail.
+fn run_all(list: &str, store: &ScenarioStore, make: fn(SocketAddr) -> Box<dyn Driver>) {
+    let (mut scenarios, exceptions) = (scenarios(), exceptions(list));
     for file in exceptions.keys() {
         assert!(scenarios.contains_key(file), "{list} names {file}, which does not exist");
+    }
+    if !matches!(store, ScenarioStore::OfBinary) {
+        scenarios.retain(|_, scenario| scenario["broker"] != "serve");
     }
     let waiting: Arc<Mutex<VecDeque<(String, Value)>>> =
         Arc::new(Mutex::new(scenarios.into_iter().collect()));
     let threads: Vec<_> = (0..THREADS)
         .map(|_| {
-            let waiting = Arc::clone(&waiting);
+            let (waiting, store) = (Arc::clone(&waiting), store.clone());
             thread::spawn(move || {
                 let mut done = Vec::new();
                 loop {
                     let next = waiting.lock().unwrap().pop_front();
                     let Some((file, scenario)) = next else { return done };
-                    done.push((file, run(&scenario, make)));
+                    done.push((file, run(&scenario, &store, make)));
                 }
             })
         })
@@ -297,12 +357,23 @@ fn run_all(list: &str, make: fn(SocketAddr) -> Box<dyn Driver>) {
 
 #[test]
 fn the_rust_client_passes_all_scenarios_but_its_exceptions() {
-    run_all("rust-exceptions", rust_client::driver);
+    run_all("rust-exceptions", &ScenarioStore::OfBinary, rust_client::driver);
 }
 
 #[test]
 fn the_command_line_passes_all_scenarios_but_its_exceptions() {
-    run_all("cli-exceptions", command_line::driver);
+    run_all("cli-exceptions", &ScenarioStore::OfBinary, command_line::driver);
+}
+
+#[test]
+fn the_scenarios_have_the_same_answers_on_the_embedded_store() {
+    run_all("rust-exceptions", &ScenarioStore::Embedded, rust_client::driver);
+}
+
+#[test]
+fn the_scenarios_have_the_same_answers_on_redis() {
+    let redis = RedisServer::start(&[]);
+    run_all("rust-exceptions", &ScenarioStore::Redis(redis.url()), rust_client::driver);
 }
 
 /// The longest time that a driver waits for deliveries of a worker.

@@ -571,7 +571,12 @@ fn verify(args: &mut Arguments) -> StepResult {
     let headers = args.take("headers").unwrap_or_default();
     let now: u64 = args.required("now")?.parse().map_err(|_| "now is in seconds")?;
     let now = Timestamp::from_millis(now * 1000);
-    let result = webhook::verify(&secret, |name| headers[name].as_str(), body.as_bytes(), now);
+    // A receiver finds a header by its name in any case.
+    let header = |name: &str| {
+        let mut headers = headers.as_object()?.iter();
+        headers.find(|(given, _)| given.eq_ignore_ascii_case(name))?.1.as_str()
+    };
+    let result = webhook::verify(&secret, header, body.as_bytes(), now);
     Ok(json!({"valid": result.is_ok()}))
 }
 
