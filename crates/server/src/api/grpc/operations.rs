@@ -95,7 +95,8 @@ fn where_body(filter: v1::TaskFilter) -> WhereBody {
     let v1::TaskFilter { state, kind, key_prefix, label, from_ms, to_ms } = filter;
     let text = |text: String| (!text.is_empty()).then_some(text);
     let time = |millis: u64| {
-        (millis != 0).then(|| TimeValue::Millis(WholeNumber(i64::try_from(millis).unwrap_or(i64::MAX))))
+        (millis != 0)
+            .then(|| TimeValue::Millis(WholeNumber(i64::try_from(millis).unwrap_or(i64::MAX))))
     };
     WhereBody {
         state: text(state),
