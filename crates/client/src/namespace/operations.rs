@@ -1,5 +1,5 @@
-//! Operations: one verb for all tasks of a namespace that match a filter; and what ended in the last
-//! hours.
+//! Operations: one verb for all tasks of a namespace that match a filter; and what ended in the
+//! last hours.
 
 use std::time::Duration;
 
@@ -120,7 +120,7 @@ impl Namespace {
         filter: OperationFilter,
     ) -> Result<OperationInfo, Error> {
         use v1::start_operation_response::Result as Started;
-        match self.start(verb.into(), filter, DryRun::No).await? {
+        match self.start(verb.into(), filter, Sending::ToStart).await? {
             Some(Started::Operation(operation)) => Ok(info(operation)),
             _ => Err(Error::Answer("the answer to a start has no operation")),
         }
@@ -136,7 +136,7 @@ impl Namespace {
         filter: OperationFilter,
     ) -> Result<OperationMatches, Error> {
         use v1::start_operation_response::Result as Started;
-        match self.start(verb.into(), filter, DryRun::Yes).await? {
+        match self.start(verb.into(), filter, Sending::ToCount).await? {
             Some(Started::DryRun(v1::OperationDryRun { matched, exact, .. })) => {
                 Ok(OperationMatches { matched, exact })
             }
@@ -148,7 +148,7 @@ impl Namespace {
         &self,
         verb: String,
         filter: OperationFilter,
-        dry_run: DryRun,
+        sending: Sending,
     ) -> Result<Option<v1::start_operation_response::Result>, Error> {
         let millis = |at: Option<Timestamp>| at.map_or(0, Timestamp::as_millis);
         let filter = v1::TaskFilter {
@@ -163,11 +163,11 @@ impl Namespace {
             namespace: self.name.to_string(),
             verb,
             r#where: Some(filter),
-            dry_run: dry_run == DryRun::Yes,
+            dry_run: sending == Sending::ToCount,
         };
-        let retry_when = match dry_run {
-            DryRun::Yes => RetryWhen::Always,
-            DryRun::No => RetryWhen::IfNotSeen,
+        let retry_when = match sending {
+            Sending::ToCount => RetryWhen::Always,
+            Sending::ToStart => RetryWhen::IfNotSeen,
         };
         Ok(call!(self, OperationsClient, retry_when, start, request)?.result)
     }
@@ -200,7 +200,8 @@ impl Namespace {
         Ok(info(call!(self, OperationsClient, RetryWhen::Always, stop, request)?))
     }
 
-    /// Returns what ended in each step (1, 5, 15 or 60 minutes) of the last hours, over all brokers.
+    /// Returns what ended in each step (1, 5, 15 or 60 minutes) of the last hours, over all
+    /// brokers.
     ///
     /// # Errors
     /// [`Error::Problem`] with status 422 that names the field; any other [`Error`].
@@ -229,9 +230,9 @@ impl Namespace {
 
 /// Whether an operation is only counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum DryRun {
-    Yes,
-    No,
+enum Sending {
+    ToCount,
+    ToStart,
 }
 
 fn info(operation: v1::Operation) -> OperationInfo {
