@@ -1,10 +1,10 @@
 //! The gRPC API: the same operations as HTTP, on the same port, with less overhead per task.
 //!
 //! `tasks`, `reads`, `list`, `namespaces`, `preview`, `whoami`, `alarms`, `operations`, `measures`
-//! and `workers` hold the calls, `caller` checks who may use a namespace. `convert` and `deliveries`
-//! are the files that know both messages and the types of the core. The token of a call is checked before its messages
-//! are read. Batches, messages and what a stream keeps pending are bounded, and streams end when
-//! the broker drains.
+//! and `workers` hold the calls, `caller` checks who may use a namespace. `convert` and
+//! `deliveries` are the files that know both messages and the types of the core. The token of a
+//! call is checked before its messages are read. Batches, messages and what a stream keeps pending
+//! are bounded, and streams end when the broker drains.
 
 mod alarms;
 mod caller;

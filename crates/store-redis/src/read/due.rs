@@ -1,9 +1,9 @@
 //! Due counts: reading them, and folding the log of differences into hours.
 //!
 //! A reader adds hours and log, which one call of a script reads at one moment; if there are
-//! several pages of hours and the log is folded meanwhile, it starts again. The owner folds the log when it
-//! is long, behind the batch that made it so. Batches may be appended while it does: it folds and
-//! removes what it has read.
+//! several pages of hours and the log is folded meanwhile, it starts again. The owner folds the log
+//! when it is long, behind the batch that made it so. Batches may be appended while it does: it
+//! folds and removes what it has read.
 
 use punctual_core::{Epoch, Namespace, PartitionId, Seat};
 use punctual_store::codec::{Decoded, HourCounts};
