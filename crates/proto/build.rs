@@ -8,10 +8,12 @@ use std::{env, fs};
 
 use prost::Message;
 
-const FILES: [&str; 8] = [
+const FILES: [&str; 10] = [
     "punctual/v1/alarms.proto",
     "punctual/v1/fire.proto",
+    "punctual/v1/measures.proto",
     "punctual/v1/namespaces.proto",
+    "punctual/v1/operations.proto",
     "punctual/v1/preview.proto",
     "punctual/v1/task.proto",
     "punctual/v1/tasks.proto",

@@ -81,6 +81,9 @@ pub use crate::delivery::{Delivery, FireId, Occasion};
 pub use crate::error::{Error, ExistingTask, Problem};
 pub use crate::failure::Failure;
 pub use crate::namespace::alarms::Alarms;
+pub use crate::namespace::operations::{
+    MeasuredPoint, MeasuredSeries, OperationFilter, OperationInfo, OperationMatches,
+};
 pub use crate::namespace::polling::{LeaseOptions, LeasedDelivery, SettleAnswer};
 pub use crate::namespace::reads::Fires;
 pub use crate::namespace::rules::RuleInfo;

@@ -10,7 +10,7 @@ import { SCHEMES, chosenScheme, setScheme } from './parts/scheme.js';
 import { ask, isAdmin, may, refresh, session, signOut } from './parts/session.js';
 import { useSignal } from './parts/signal.js';
 import { ZONES, zone } from './parts/time.js';
-import { Button, Icon, Lazy, Notice, Select } from './parts/ui.js';
+import { Boundary, Button, Icon, Lazy, Notice, Select } from './parts/ui.js';
 
 // The views of a namespace: the part of the address, the name, the icon, the module.
 const VIEWS = [
@@ -146,7 +146,7 @@ function Frame({ who }) {
   useEffect(() => scrollTo(0, 0), [here.parts.join('/')]);
   return html`<${TopBar} who=${who} setOpen=${setOpen} title=${title} ns=${ns} />
     <${Sidebar} ns=${ns} part=${here.parts[1]} />
-    <main tabindex="-1" key=${here.parts.join('/')}>${view}</main>
+    <main tabindex="-1" key=${here.parts.join('/')}><${Boundary}>${view}</${Boundary}></main>
     ${opened === 'search' && html`<${View} module="search"
       ns=${isOwn ? ns : null} close=${() => setOpen(null)} />`}
     ${opened === 'keys' && html`<${View} module="keys"

@@ -25,7 +25,7 @@ const PAGE_MAX: usize = 1000;
 
 /// Up to where a partition is counted.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Progress {
+enum CountedUpTo {
     /// Scheduled tasks after this position are not.
     Due(Position),
     /// Paused tasks after this position are not.
@@ -36,7 +36,7 @@ enum Progress {
     Done,
 }
 
-impl Progress {
+impl CountedUpTo {
     fn to_bytes(&self) -> Vec<u8> {
         let at = |word: &[u8], position: &Position| {
             let fire_at = position.fire_at.as_millis().to_be_bytes();
@@ -86,9 +86,9 @@ impl RedisStore {
         at: &[u8],
     ) -> Result<(), StoreError> {
         let keys = self.keys(partition)?;
-        let (mut before, mut progress) = (at.to_vec(), Progress::read(at));
-        while progress != Some(Progress::Done) {
-            let from = progress.unwrap_or(Progress::Due(Position::START));
+        let (mut before, mut progress) = (at.to_vec(), CountedUpTo::read(at));
+        while progress != Some(CountedUpTo::Done) {
+            let from = progress.unwrap_or(CountedUpTo::Due(Position::START));
             let (counts, next) = self.count_page(keys, from).await?;
             let log_bytes =
                 self.write_page(partition, epoch, ttl, (&before, &next), &counts).await?;
@@ -102,20 +102,20 @@ impl RedisStore {
     async fn count_page(
         &self,
         keys: &PartitionKeys,
-        from: Progress,
-    ) -> Result<(PageCounts, Progress), StoreError> {
+        from: CountedUpTo,
+    ) -> Result<(PageCounts, CountedUpTo), StoreError> {
         let mut counts = PageCounts::default();
         let next = match from {
-            Progress::Due(after) => {
+            CountedUpTo::Due(after) => {
                 let end = self.count_tasks(keys, TaskSet::Due, after, &mut counts).await?;
-                end.map_or(Progress::Paused(Position::START), Progress::Due)
+                end.map_or(CountedUpTo::Paused(Position::START), CountedUpTo::Due)
             }
-            Progress::Paused(after) => {
+            CountedUpTo::Paused(after) => {
                 let end = self.count_tasks(keys, TaskSet::Paused, after, &mut counts).await?;
-                end.map_or(Progress::Letters(Vec::new()), Progress::Paused)
+                end.map_or(CountedUpTo::Letters(Vec::new()), CountedUpTo::Paused)
             }
-            Progress::Letters(after) => self.count_letters(keys, &after, &mut counts).await?,
-            Progress::Done => Progress::Done,
+            CountedUpTo::Letters(after) => self.count_letters(keys, &after, &mut counts).await?,
+            CountedUpTo::Done => CountedUpTo::Done,
         };
         Ok((counts, next))
     }
@@ -148,7 +148,7 @@ impl RedisStore {
         keys: &PartitionKeys,
         after: &[u8],
         counts: &mut PageCounts,
-    ) -> Result<Progress, StoreError> {
+    ) -> Result<CountedUpTo, StoreError> {
         let from = match after {
             [] => b"-".to_vec(),
             after => [b"(", after].concat(),
@@ -160,7 +160,7 @@ impl RedisStore {
             counts.letters.write(|out| groups::put_group(out, &letter.group()));
             counts.letters.push_number(letter.died_at.as_millis());
         }
-        Ok(page.last.filter(|_| page.more).map_or(Progress::Done, Progress::Letters))
+        Ok(page.last.filter(|_| page.more).map_or(CountedUpTo::Done, CountedUpTo::Letters))
     }
 
     /// Writes the counts of a page. Returns the size of the log of due counts.
@@ -169,7 +169,7 @@ impl RedisStore {
         partition: PartitionId,
         epoch: Epoch,
         ttl: Duration,
-        (before, next): (&[u8], &Progress),
+        (before, next): (&[u8], &CountedUpTo),
         counts: &PageCounts,
     ) -> Result<i64, StoreError> {
         let seat = Seat::Partition(partition);
@@ -210,17 +210,17 @@ mod tests {
     fn progress_reads_back() {
         let position = Position { fire_at: at(7), id: id(at(7), partition(3), epoch(2), 7) };
         for progress in [
-            Progress::Due(Position::START),
-            Progress::Due(position),
-            Progress::Paused(position),
-            Progress::Letters(Vec::new()),
-            Progress::Letters(b"shop\0x".to_vec()),
-            Progress::Done,
+            CountedUpTo::Due(Position::START),
+            CountedUpTo::Due(position),
+            CountedUpTo::Paused(position),
+            CountedUpTo::Letters(Vec::new()),
+            CountedUpTo::Letters(b"shop\0x".to_vec()),
+            CountedUpTo::Done,
         ] {
-            assert_eq!(Progress::read(&progress.to_bytes()), Some(progress));
+            assert_eq!(CountedUpTo::read(&progress.to_bytes()), Some(progress));
         }
-        assert_eq!(Progress::read(b"due"), Some(Progress::Due(Position::START)));
-        assert_eq!(Progress::read(b"due1"), None);
-        assert_eq!(Progress::read(b"x"), None);
+        assert_eq!(CountedUpTo::read(b"due"), Some(CountedUpTo::Due(Position::START)));
+        assert_eq!(CountedUpTo::read(b"due1"), None);
+        assert_eq!(CountedUpTo::read(b"x"), None);
     }
 }

@@ -391,8 +391,8 @@ impl RedisStore {
         Ok(epoch != Value::Nil && at == Value::Nil)
     }
 
-    /// Reads the next tasks of a list, and up to where these are all if there are more. Also returns
-    /// how many entries were damaged.
+    /// Reads the next tasks of a list, and up to where these are all if there are more. Also
+    /// returns how many entries were damaged.
     async fn read_listed(
         &self,
         keys: &PartitionKeys,

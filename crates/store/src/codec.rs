@@ -13,8 +13,8 @@
 //!
 //! The modules, from parts to wholes: `bytes` (numbers, texts, times, ids), `names`, `schedule`,
 //! `attempts`, `definition` (what a caller asked for), `progress` (what a task has done so far),
-//! `task`, `record` (ended fires and dead letters), `due_hour` (counts). Frames, blocks and keys are
-//! defined by each store.
+//! `task`, `record` (ended fires and dead letters), `due_hour` (counts). Frames, blocks and keys
+//! are defined by each store.
 
 mod attempts;
 mod bytes;

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use punctual_client::{Client, Error, FireEnd, FireId, Fires, Namespace, Retry, TaskState};
+use punctual_client::{
+    Client, Error, FireEnd, FireId, Fires, Namespace, OperationFilter, Retry, TaskState,
+};
 use punctual_test_support::{TestBroker, WAIT_MAX, WebhookReceiver};
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -127,4 +129,47 @@ async fn a_call_of_another_namespace_is_refused() {
     let (bad, end) = (Fires::default().cursor("x"), Fires::default().end(FireEnd::Dead));
     assert_eq!(status(shop.fires(bad).await), 422);
     assert!(shop.fires(end).await.unwrap().fires.is_empty());
+}
+
+#[tokio::test]
+async fn all_tasks_that_match_are_counted_and_changed() {
+    let broker = TestBroker::start(&[]);
+    let shop = shop(&broker);
+    for key in ["order-1", "order-2", "mail-1"] {
+        shop.task().key(key).delay(HOUR).queue("q").schedule().await.unwrap();
+    }
+    let orders =
+        || OperationFilter { key_prefix: Some("order-".to_owned()), ..OperationFilter::default() };
+    let counted = shop.count_operation("pause", orders()).await.unwrap();
+    assert_eq!((counted.matched, counted.exact), (2, true));
+    let started = shop.start_operation("pause", orders()).await.unwrap();
+    let ended = eventually(|| async {
+        let now = shop.operation(&started.id).await.unwrap();
+        (now.state != "running").then_some(now)
+    });
+    let ended = ended.await;
+    assert_eq!((ended.state.as_str(), ended.matched, ended.changed), ("done", 2, 2), "{ended:?}");
+    assert!(ended.ended_at.is_some() && ended.by == "admin", "{ended:?}");
+    assert_eq!(shop.operations().await.unwrap(), [ended.clone()]);
+    assert_eq!(shop.stop_operation(&started.id).await.unwrap(), ended, "it has ended already");
+    assert_eq!(status(shop.operation("77").await), 404);
+    assert_eq!(status(shop.start_operation("burn", orders()).await), 422);
+}
+
+#[tokio::test]
+async fn what_ended_is_measured_by_steps() {
+    let broker = TestBroker::start(&[]);
+    let shop = shop(&broker);
+    let receiver = WebhookReceiver::start();
+    shop.task().delay(Duration::ZERO).http(receiver.url.clone()).schedule().await.unwrap();
+    let minute = Duration::from_secs(60);
+    let series = eventually(|| async {
+        let series = shop.series(5 * minute, minute).await.unwrap();
+        (series.points.iter().map(|point| point.done).sum::<u64>() == 1).then_some(series)
+    });
+    let series = series.await;
+    assert_eq!((series.points.len(), series.step), (5, minute));
+    assert!(series.since.is_some());
+    assert!(series.points.iter().any(|point| point.lag_p99_ms.is_some()), "{series:?}");
+    assert_eq!(status(shop.series(minute, 2 * minute).await), 422);
 }

@@ -73,3 +73,24 @@ fn tasks_whose_keys_are_dots_are_opened_by_id() {
     page.wait_for_fragment(created["id"].as_str().unwrap());
     page.wait_for("\"dots\"");
 }
+
+/// An answer that a view cannot draw stops that view only, which offers a way on.
+#[test]
+fn a_view_that_stops_says_so_and_can_be_tried_again() {
+    let broker = TestBroker::start(&[]);
+    broker.put("order-1", r#"{"in": "1h", "target": {"queue": "unpaid"}}"#);
+    let page = Browser::open(broker.address, "#/shop/tasks");
+    page.wait_for("order-1");
+    let other_answer = "globalThis.realFetch = fetch;
+        globalThis.fetch = (url, ...rest) => String(url).includes('/queues')
+            ? Promise.resolve(Response.json({ queues: [null] })) : realFetch(url, ...rest);
+        location.hash = '#/shop/queues'";
+    page.run(other_answer, &[]);
+    page.wait_for("This view has stopped");
+    page.run("globalThis.fetch = realFetch", &[]);
+    page.click_text("Try again");
+    page.wait_until_gone("This view has stopped");
+    page.wait_for("No queue has due tasks");
+    page.go("#/shop/tasks");
+    page.wait_for("order-1");
+}

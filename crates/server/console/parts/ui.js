@@ -100,6 +100,20 @@ export function Lazy({ load, ...props }) {
     <${Button} onClick=${() => location.reload()}>Reload the page</${Button}></p>`;
 }
 
+// Shows that a view has stopped, and the way on, when drawing it throws. The rest of the page
+// stays. Preact calls the function as a method of its component, and keeps the error there.
+export function Boundary({ children }) {
+  const error = this.state?.error;
+  if (!error) return children;
+  return html`<h1>This view has stopped</h1>
+    <${ProblemBox} of=${{ title: 'Error in the console:', message: String(error) }} />
+    <p class="bulk"><${Button} kind="primary" onClick=${() => this.setState({ error: null })}>
+      Try again</${Button}>
+      <${Button} onClick=${() => location.reload()}>Reload the page</${Button}>
+      <a class="button" href="#/">Namespaces</a></p>`;
+}
+Boundary.getDerivedStateFromError = (error) => ({ error });
+
 // What is said to users who do not see it: also read by screen readers.
 const notice = signal(null);
 let clearing;

@@ -1,17 +1,19 @@
 //! The gRPC API: the same operations as HTTP, on the same port, with less overhead per task.
 //!
-//! `tasks`, `reads`, `list`, `namespaces`, `preview`, `whoami`, `alarms` and `workers` hold the
-//! calls, `caller` checks who may use a namespace. `convert` and `deliveries` are the files that
-//! know both messages and the types of the core. The token of a call is checked before its messages
-//! are read. Batches, messages and what a stream keeps pending are bounded, and streams end when
-//! the broker drains.
+//! `tasks`, `reads`, `list`, `namespaces`, `preview`, `whoami`, `alarms`, `operations`, `measures`
+//! and `workers` hold the calls, `caller` checks who may use a namespace. `convert` and
+//! `deliveries` are the files that know both messages and the types of the core. The token of a
+//! call is checked before its messages are read. Batches, messages and what a stream keeps pending
+//! are bounded, and streams end when the broker drains.
 
 mod alarms;
 mod caller;
 mod convert;
 mod deliveries;
 mod list;
+mod measures;
 mod namespaces;
+mod operations;
 mod preview;
 mod reads;
 mod tasks;
@@ -30,6 +32,8 @@ use http::request::Parts;
 use http_body_util::BodyExt as _;
 use punctual_proto::DESCRIPTORS;
 use punctual_proto::v1::alarms_server::AlarmsServer;
+use punctual_proto::v1::measures_server::MeasuresServer;
+use punctual_proto::v1::operations_server::OperationsServer;
 use punctual_proto::v1::tasks_server::TasksServer;
 use tokio::sync::{OwnedSemaphorePermit, watch};
 use tonic::service::Routes;
@@ -45,6 +49,8 @@ use crate::broker::Broker;
 use crate::peer;
 use crate::problem::Problem;
 use alarms::AlarmsApi;
+use measures::MeasuresApi;
+use operations::OperationsApi;
 use tasks::TasksApi;
 use workers::WorkersApi;
 
@@ -65,6 +71,10 @@ pub(crate) fn routes(broker: &Arc<Broker>) -> Router {
         .max_decoding_message_size(MESSAGE_BYTES_MAX);
     let alarms = AlarmsServer::new(AlarmsApi::new(Arc::clone(broker)))
         .max_decoding_message_size(SMALL_BYTES_MAX);
+    let operations = OperationsServer::new(OperationsApi::new(Arc::clone(broker)))
+        .max_decoding_message_size(SMALL_BYTES_MAX);
+    let measures = MeasuresServer::new(MeasuresApi::new(Arc::clone(broker)))
+        .max_decoding_message_size(SMALL_BYTES_MAX);
     let workers = WorkersApi::new(Arc::clone(broker), run);
     let (reporter, health) = tonic_health::server::health_reporter();
     let health = health.max_decoding_message_size(PUBLIC_BYTES_MAX);
@@ -76,6 +86,7 @@ pub(crate) fn routes(broker: &Arc<Broker>) -> Router {
     };
     let mut routes = Routes::builder();
     routes.add_service(tasks).add_service(alarms).add_service(workers).add_service(health);
+    routes.add_service(operations).add_service(measures);
     // Some tools still use the older version of the protocol.
     match (reflection().build_v1(), reflection().build_v1alpha()) {
         (Ok(v1), Ok(v1alpha)) => {
@@ -193,11 +204,15 @@ async fn check_peer(State(broker): State<Arc<Broker>>, request: Request, next: N
 async fn report_health(reporter: HealthReporter, mut draining: watch::Receiver<bool>) {
     reporter.set_serving::<TasksServer<TasksApi>>().await;
     reporter.set_serving::<AlarmsServer<AlarmsApi>>().await;
+    reporter.set_serving::<OperationsServer<OperationsApi>>().await;
+    reporter.set_serving::<MeasuresServer<MeasuresApi>>().await;
     reporter.set_serving::<WorkersApi>().await;
     drained(&mut draining).await;
     reporter.set_service_status("", ServingStatus::NotServing).await;
     reporter.set_not_serving::<TasksServer<TasksApi>>().await;
     reporter.set_not_serving::<AlarmsServer<AlarmsApi>>().await;
+    reporter.set_not_serving::<OperationsServer<OperationsApi>>().await;
+    reporter.set_not_serving::<MeasuresServer<MeasuresApi>>().await;
     reporter.set_not_serving::<WorkersApi>().await;
 }
 

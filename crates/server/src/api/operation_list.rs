@@ -73,6 +73,10 @@ impl OperationState {
         ("stopped", Self::Stopped),
         ("failed", Self::Failed),
     ];
+
+    pub(crate) fn name(self) -> &'static str {
+        Self::ALL.into_iter().find(|(_, known)| *known == self).map_or("", |(name, _)| name)
+    }
 }
 
 /// One operation.

@@ -13,8 +13,8 @@ pub(crate) fn put_group(out: &mut Vec<u8>, group: &LetterGroup) {
     put_bytes(out, group.target.as_bytes());
 }
 
-/// Reads a group with its counts: three numbers, each followed by a space, the fire of a letter, and
-/// the group, which is empty for that of all others.
+/// Reads a group with its counts: three numbers, each followed by a space, the fire of a letter,
+/// and the group, which is empty for that of all others.
 pub(crate) fn read_group(value: &[u8]) -> Decoded<CountedGroup> {
     let mut rest = value;
     let mut number = || -> Decoded<u64> {

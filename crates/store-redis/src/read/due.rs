@@ -1,9 +1,9 @@
 //! Due counts: reading them, and folding the log of differences into hours.
 //!
-//! A reader adds hours and log, which one call of a script reads at one moment; if there are several
-//! pages of hours and the log is folded meanwhile, it starts again. The owner folds the log when it
-//! is long, behind the batch that made it so. Batches may be appended while it does: it folds and
-//! removes what it has read.
+//! A reader adds hours and log, which one call of a script reads at one moment; if there are
+//! several pages of hours and the log is folded meanwhile, it starts again. The owner folds the log
+//! when it is long, behind the batch that made it so. Batches may be appended while it does: it
+//! folds and removes what it has read.
 
 use punctual_core::{Epoch, Namespace, PartitionId, Seat};
 use punctual_store::codec::{Decoded, HourCounts};
@@ -43,12 +43,12 @@ enum WithLog {
 }
 
 /// The number of tasks of each step.
-struct StepCounts<'a> {
+struct DueStepCounts<'a> {
     steps: &'a DueSteps,
     tasks: Vec<i64>,
 }
 
-impl StepCounts<'_> {
+impl DueStepCounts<'_> {
     fn add(&mut self, minute: DueMinute, by: i64) {
         self.add_to(self.steps.step_of(minute), by);
     }
@@ -92,7 +92,7 @@ impl RedisStore {
         steps: &DueSteps,
     ) -> Result<Option<DueCounts>, StoreError> {
         let name = namespace.as_str();
-        let mut counts = StepCounts { steps, tasks: vec![0; steps.count()] };
+        let mut counts = DueStepCounts { steps, tasks: vec![0; steps.count()] };
         let [first, last] = [steps.first(), steps.end()].map(DueMinute::hour);
         let mut from = [b"[", due::hour_prefix(name, first).as_slice()].concat();
         let to = behind(&due::hour_prefix(name, last));
@@ -155,8 +155,8 @@ impl RedisStore {
         read.map_err(|error| self.damage.found("the log of due counts", &keys.due_log, b"", error))
     }
 
-    /// Folds the log if it is long. A fold that fails is tried again behind a later batch; the batch
-    /// is durable in any case.
+    /// Folds the log if it is long. A fold that fails is tried again behind a later batch; the
+    /// batch is durable in any case.
     pub(crate) async fn fold_if_long(&self, partition: PartitionId, epoch: Epoch, log_bytes: i64) {
         if log_bytes < LOG_BYTES_MAX {
             return;

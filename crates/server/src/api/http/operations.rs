@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use http::HeaderMap;
-use punctual_core::{Invalid, Timestamp};
+use punctual_core::{Invalid, Namespace, Timestamp};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
@@ -47,28 +47,28 @@ documented!(
 #[derive(Debug, Deserialize, Serialize, ToSchema)]
 #[serde(deny_unknown_fields, expecting = "a JSON object")]
 #[schema(as = TaskFilter)]
-struct WhereBody {
+pub(crate) struct WhereBody {
     /// Only tasks in this state. To resume, `paused` is meant if it is absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<OperatedState>)]
-    state: Option<String>,
+    pub(crate) state: Option<String>,
     /// Only tasks with this kind of schedule; `recurring` is `cron` or `every`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<ListedKind>)]
-    kind: Option<String>,
+    pub(crate) kind: Option<String>,
     /// Only tasks whose key begins with this text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    key_prefix: Option<String>,
+    pub(crate) key_prefix: Option<String>,
     /// Only tasks with this label: `name=value` or `name:value`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<LabelFilter>)]
-    label: Option<String>,
+    pub(crate) label: Option<String>,
     /// Only tasks due at this time or later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    from: Option<TimeValue>,
+    pub(crate) from: Option<TimeValue>,
     /// Only tasks due before this time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    to: Option<TimeValue>,
+    pub(crate) to: Option<TimeValue>,
 }
 
 documented!(
@@ -170,7 +170,7 @@ pub(crate) async fn start(
     let identity = broker.tokens.identify_headers(&headers);
     let identity = identity.ok_or_else(Problem::unauthenticated)?;
     let by = identity.name_in(&namespace);
-    let filter = serde_json::to_value(&body.r#where).unwrap_or_default();
+    let filter = body.r#where.to_json();
     let new = NewOperation { namespace, verb, selection, filter, by };
     let operation = operations::start(&broker, new)?;
     response::accepted(&OneOperation { operation: OperationAnswer::of(&operation) })
@@ -204,7 +204,8 @@ pub(crate) async fn list(
     responses((status = 200, description = "The operation.", body = OneOperation))
 )]
 pub(crate) async fn show(State(broker): State<Arc<Broker>>, name: PathName) -> ApiResult {
-    let operation = find(&broker, &name)?;
+    let PathName(namespace, id) = &name;
+    let operation = find(&broker, namespace, id)?;
     response::ok(&OneOperation { operation: OperationAnswer::of(&operation) })
 }
 
@@ -217,20 +218,23 @@ pub(crate) async fn show(State(broker): State<Arc<Broker>>, name: PathName) -> A
     responses((status = 200, description = "The operation.", body = OneOperation))
 )]
 pub(crate) async fn stop(State(broker): State<Arc<Broker>>, name: PathName) -> ApiResult {
-    let operation = find(&broker, &name)?;
+    let PathName(namespace, id) = &name;
+    let operation = find(&broker, namespace, id)?;
     operation.stop();
     response::ok(&OneOperation { operation: OperationAnswer::of(&operation) })
 }
 
-fn find(
+/// Returns an operation that this broker has taken.
+pub(crate) fn find(
     broker: &Broker,
-    PathName(namespace, id): &PathName,
+    namespace: &Namespace,
+    id: &str,
 ) -> Result<Arc<BulkOperation>, Problem> {
     let found = id.parse().ok().and_then(|id| broker.operations.find(namespace, id));
     found.ok_or_else(|| Problem::operation_not_found(namespace, id))
 }
 
-fn parse_verb(name: &str) -> Result<BulkVerb, Invalid> {
+pub(crate) fn parse_verb(name: &str) -> Result<BulkVerb, Invalid> {
     let found = BulkVerb::ALL.into_iter().find(|(known, _)| *known == name);
     found.map(|(_, verb)| verb).ok_or_else(|| {
         let all = BulkVerb::ALL.map(|(name, _)| name).join(", ");
@@ -239,7 +243,12 @@ fn parse_verb(name: &str) -> Result<BulkVerb, Invalid> {
 }
 
 impl WhereBody {
-    fn selection(&self) -> Result<TaskSelection, Problem> {
+    /// Returns the filter as it is kept with an operation.
+    pub(crate) fn to_json(&self) -> Value {
+        serde_json::to_value(self).unwrap_or_default()
+    }
+
+    pub(crate) fn selection(&self) -> Result<TaskSelection, Problem> {
         let within = |problem: Problem| problem.within("where");
         let time = |name: &str, value: Option<&TimeValue>, default: Timestamp| {
             let time = value.map(|value| value.to_timestamp(&format!("where.{name}")));
@@ -260,12 +269,11 @@ impl WhereBody {
 impl OperationAnswer {
     fn of(operation: &BulkOperation) -> Self {
         let Progress { state, matched, changed, failed, ended_at, problem } = operation.progress();
-        let name = OperationState::ALL.into_iter().find(|(_, known)| *known == state);
         Self {
             id: operation.id.to_string(),
             r#do: operation.verb.name(),
             r#where: operation.filter.clone(),
-            state: name.map_or("", |(name, _)| name),
+            state: state.name(),
             matched,
             changed,
             failed,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::State;
-use punctual_core::{Clock as _, Invalid, Timestamp, format_duration};
+use punctual_core::{Clock as _, Invalid, Namespace, Timestamp, format_duration};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -111,21 +111,48 @@ pub(crate) async fn series(
     let (step, name) = parse_step(step.as_deref())?;
     params.end()?;
     let permit = broker.limits.reads.acquire(&namespace).await?;
-    let series = sum_series(&broker, &namespace).await.sum;
-    let (from, count) = points(broker.clock.now(), back, step);
-    let points = series.by_step(from, step, count);
-    let points = points
-        .iter()
-        .zip(0u32..)
-        .map(|(row, number)| SeriesPoint::of(from.after(step.saturating_mul(number)), row));
+    let MeasuredSteps { from, since, points } =
+        measured_steps(&broker, &namespace, back, step).await;
     let answer = SeriesAnswer {
         from: from.to_string(),
         step: name,
-        since: series.since.map(|since| since.to_string()),
+        since: since.map(|since| since.to_string()),
         lag_bounds_ms: LAG_BOUNDS_MS,
-        points: points.collect(),
+        points: points.iter().map(|(at, row)| SeriesPoint::of(*at, row)).collect(),
     };
     response::page(&answer, permit)
+}
+
+/// What ended in each step, over all brokers.
+pub(crate) struct MeasuredSteps {
+    pub(crate) from: Timestamp,
+    /// Since when all brokers have counted.
+    pub(crate) since: Option<Timestamp>,
+    /// The start of each step, and its sum.
+    pub(crate) points: Vec<(Timestamp, SeriesMinute)>,
+}
+
+pub(crate) async fn measured_steps(
+    broker: &Arc<Broker>,
+    namespace: &Namespace,
+    back: Duration,
+    step: Duration,
+) -> MeasuredSteps {
+    let series = sum_series(broker, namespace).await.sum;
+    let (from, count) = points(broker.clock.now(), back, step);
+    let rows = series.by_step(from, step, count);
+    let starts = (0u32..).map(|number| from.after(step.saturating_mul(number)));
+    MeasuredSteps { from, since: series.since, points: starts.zip(rows).collect() }
+}
+
+/// Checks the lengths of a series and of its points; zero is the default.
+pub(crate) fn check_lengths(
+    back: Duration,
+    step: Duration,
+) -> Result<(Duration, Duration), Invalid> {
+    let back = if back.is_zero() { BACK_DEFAULT } else { check_back(back)? };
+    let step = if step.is_zero() { STEPS[0].0 } else { known_step(step)?.0 };
+    Ok((back, step))
 }
 
 impl SeriesPoint {
@@ -151,7 +178,10 @@ fn check_back(back: Duration) -> Result<Duration, Invalid> {
 
 fn parse_step(text: Option<&str>) -> Result<(Duration, &'static str), Invalid> {
     let Some(text) = text else { return Ok(STEPS[0]) };
-    let length = parse_duration_field("step", text)?;
+    known_step(parse_duration_field("step", text)?)
+}
+
+fn known_step(length: Duration) -> Result<(Duration, &'static str), Invalid> {
     let step = STEPS.into_iter().find(|(step, _)| *step == length);
     step.ok_or_else(|| {
         let all = STEPS.map(|(_, name)| name).join(", ");

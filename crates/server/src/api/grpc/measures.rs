@@ -1,0 +1,67 @@
+//! The `Measures` service: what ended in each step of the last hours. `api/http/series` sums it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use punctual_core::Timestamp;
+use punctual_proto::v1;
+use tonic::{Request, Response, Status};
+
+use super::caller::authorized_namespace;
+use super::convert;
+use super::reads::refused;
+use crate::api::http::series::{MeasuredSteps, check_lengths, measured_steps};
+use crate::broker::Broker;
+use crate::measures::lag::LagPercentiles;
+use crate::measures::series::{LAG_BOUNDS_MS, SeriesMinute};
+
+#[derive(Debug)]
+pub(super) struct MeasuresApi {
+    broker: Arc<Broker>,
+}
+
+impl MeasuresApi {
+    pub(super) fn new(broker: Arc<Broker>) -> Self {
+        Self { broker }
+    }
+}
+
+#[tonic::async_trait]
+impl v1::measures_server::Measures for MeasuresApi {
+    async fn series(
+        &self,
+        request: Request<v1::MeasureSeriesRequest>,
+    ) -> Result<Response<v1::MeasureSeriesResponse>, Status> {
+        let v1::MeasureSeriesRequest { namespace, for_ms, step_ms } = request.get_ref();
+        let lengths = [*for_ms, *step_ms].map(Duration::from_millis);
+        let namespace = authorized_namespace(&request, namespace)?;
+        let [back, step] = lengths;
+        let (back, step) = check_lengths(back, step).map_err(convert::invalid)?;
+        let _permit = self.broker.limits.reads.acquire(&namespace).await.map_err(refused)?;
+        let MeasuredSteps { from, since, points } =
+            measured_steps(&self.broker, &namespace, back, step).await;
+        Ok(Response::new(v1::MeasureSeriesResponse {
+            from_ms: from.as_millis(),
+            step_ms: u64::try_from(step.as_millis()).unwrap_or(u64::MAX),
+            since_ms: since.map_or(0, Timestamp::as_millis),
+            lag_bounds_ms: LAG_BOUNDS_MS.to_vec(),
+            points: points.iter().map(|(at, row)| point(*at, row)).collect(),
+        }))
+    }
+}
+
+fn point(at: Timestamp, row: &SeriesMinute) -> v1::MeasurePoint {
+    v1::MeasurePoint {
+        at_ms: at.as_millis(),
+        done: row.done,
+        failed: row.failed,
+        dead: row.dead,
+        lag: row.lags.clone(),
+        lag_ms: row.lag_percentiles().map(lag),
+    }
+}
+
+fn lag(LagPercentiles { p50, p99, p999, max }: LagPercentiles) -> v1::MeasuredLag {
+    let [p50, p99, p999, max] = [p50, p99, p999, max].map(|time| time.as_secs_f64() * 1000.0);
+    v1::MeasuredLag { p50, p99, p999, max }
+}
