@@ -19,6 +19,7 @@
 mod attempts;
 mod bytes;
 mod definition;
+mod membership;
 mod names;
 mod progress;
 mod record;
@@ -31,6 +32,7 @@ pub use bytes::{
     put_varint,
 };
 pub use definition::{put_new_task, put_payload, read_new_task, read_payload};
+pub use membership::{put_assignment, put_heartbeat, read_assignment, read_heartbeat};
 pub use names::Interner;
 pub use progress::{occasion_code, occasion_of};
 pub use record::{
