@@ -13,6 +13,7 @@ mod apply;
 mod batch;
 mod damage;
 mod error;
+mod inspect;
 mod leases;
 mod membership;
 mod open;
