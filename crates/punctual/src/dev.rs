@@ -99,6 +99,8 @@ fn refuse_storage(settings: &Settings) -> anyhow::Result<()> {
         ("--data-dir", settings.data_dir.is_some()),
         ("--redis", settings.redis.is_some()),
         ("--redis-ca", settings.redis_ca.is_some()),
+        ("--postgres", settings.postgres.is_some()),
+        ("--postgres-ca", settings.postgres_ca.is_some()),
         ("--cluster", settings.cluster.is_some()),
         ("--durability", settings.durability.is_some()),
         ("--lease", settings.lease.is_some()),

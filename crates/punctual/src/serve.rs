@@ -1,4 +1,5 @@
-//! `punctual serve`: runs a broker on an embedded store, or on a Redis that several brokers share.
+//! `punctual serve`: runs a broker on an embedded store, or on a Redis or PostgreSQL that
+//! several brokers share.
 //!
 //! Turns [`Settings`] into the configuration of a broker, opens the store, and runs the broker
 //! until SIGTERM or SIGINT. The broker itself is in `punctual-server`.
@@ -23,6 +24,7 @@ use punctual_server::{
 use punctual_store::Retention;
 use punctual_store_any::{OpenedStore, PartitionCount, StoreLocation};
 use punctual_store_redis::Durability;
+use punctual_store_sql::{SqlDurability, SqlStoreOptions};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -32,7 +34,7 @@ use crate::settings::{DurabilityArg, SecretText, Settings};
 const LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 7400);
 const DATA_DIR: &str = "./punctual-data";
 const PARTITIONS: u16 = 1;
-/// The default in Redis: more than most clusters have brokers, and few enough for large batches.
+/// The default in a shared store: more than most clusters have brokers, and few enough for large batches.
 const PARTITIONS_SHARED: u16 = 16;
 const CLUSTER: &str = "punctual";
 const LEASE: Duration = Duration::from_secs(5);
@@ -156,21 +158,31 @@ pub(crate) fn config(settings: &Settings) -> anyhow::Result<Config> {
 
 /// The configuration of a shared store; `None` for an embedded one.
 fn sharing(settings: &Settings) -> anyhow::Result<Option<Sharing>> {
-    if settings.redis.is_none() {
+    if settings.redis.is_none() && settings.postgres.is_none() {
         let alone = [
             ("cluster", settings.cluster.is_some()),
             ("lease", settings.lease.is_some()),
             ("advertise", settings.advertise.is_some()),
             ("durability", settings.durability.is_some()),
             ("redis_ca", settings.redis_ca.is_some()),
+            ("postgres_ca", settings.postgres_ca.is_some()),
         ];
         if let Some((key, _)) = alone.iter().find(|(_, given)| *given) {
-            bail!("{key} needs a shared store: give --redis redis://HOST:PORT too");
+            bail!(
+                "{key} needs a shared store: give --redis redis://HOST:PORT or --postgres \
+                 postgres://USER@HOST/DATABASE too"
+            );
         }
         return Ok(None);
     }
-    if settings.data_dir.is_some() {
-        bail!("data_dir and redis exclude each other: give only one of them");
+    let kinds = [
+        ("data_dir", settings.data_dir.is_some()),
+        ("redis", settings.redis.is_some()),
+        ("postgres", settings.postgres.is_some()),
+    ];
+    let given: Vec<&str> = kinds.iter().filter(|(_, given)| *given).map(|(key, _)| *key).collect();
+    if let [first, second, ..] = given[..] {
+        bail!("{first} and {second} exclude each other: give only one of them");
     }
     let (lease, advertise) = (settings.lease.unwrap_or(LEASE), settings.advertise.clone());
     let authority = settings.tls_ca.as_deref().map(read_pem).transpose()?;
@@ -181,10 +193,12 @@ fn read_pem(path: &Path) -> anyhow::Result<Vec<u8>> {
     std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
-/// Opens the store: Redis if the settings name one, else the data directory.
+/// Opens the store: Redis or PostgreSQL if the settings name one, else the data directory.
 async fn open_store(settings: &Settings) -> anyhow::Result<OpenedStore> {
     if settings.redis.is_some() {
         open_redis(settings).await
+    } else if let Some(url) = &settings.postgres {
+        open_postgres(settings, url.reveal()).await
     } else {
         open_embedded(settings).await
     }
@@ -192,10 +206,7 @@ async fn open_store(settings: &Settings) -> anyhow::Result<OpenedStore> {
 
 /// Opens the store in Redis. Without the setting `partitions`, an existing cluster keeps its own.
 async fn open_redis(settings: &Settings) -> anyhow::Result<OpenedStore> {
-    let partitions = match settings.partitions {
-        Some(count) => PartitionCount::Exactly(Partitions::new(count)?),
-        None => PartitionCount::ExistingOr(Partitions::new(PARTITIONS_SHARED)?),
-    };
+    let partitions = shared_partitions(settings)?;
     let urls = settings.redis.iter().flatten().map(|url| url.reveal().to_owned()).collect();
     let cluster = settings.cluster.as_deref().unwrap_or(CLUSTER);
     let mut options = punctual_store_redis::RedisOptions::new(urls, cluster, Partitions::ONE);
@@ -207,7 +218,49 @@ async fn open_redis(settings: &Settings) -> anyhow::Result<OpenedStore> {
     // A call that takes longer than a part of the lease would cost the lease.
     options.timeout = options.timeout.min(settings.lease.unwrap_or(LEASE) / 3);
     options.authority_pem = settings.redis_ca.as_deref().map(read_pem).transpose()?;
-    let opened = punctual_store_any::open(StoreLocation::Redis(options), partitions).await?;
+    open_shared(StoreLocation::Redis(options), partitions, cluster).await
+}
+
+/// Opens the store in PostgreSQL. Without the setting `partitions`, an existing cluster keeps its
+/// own.
+async fn open_postgres(settings: &Settings, url: &str) -> anyhow::Result<OpenedStore> {
+    let partitions = shared_partitions(settings)?;
+    let cluster = settings.cluster.as_deref().unwrap_or(CLUSTER);
+    let mut sql = punctual_sql::SqlOptions::from_url(url)?;
+    if let Some(file) = settings.postgres_ca.as_deref() {
+        sql = sql.with_authority(read_pem(file)?);
+    }
+    let mut options = SqlStoreOptions::new(sql, cluster, Partitions::ONE);
+    options.durability = match settings.durability {
+        None => SqlDurability::Server,
+        Some(DurabilityArg::Fsync) => SqlDurability::Fsync,
+        Some(DurabilityArg::Replica) => SqlDurability::Replica,
+        Some(DurabilityArg::Master) => bail!(
+            "with --postgres, durability is fsync or replica; without it, PostgreSQL commits as it \
+             is configured"
+        ),
+    };
+    // A call that takes longer than a part of the lease would cost the lease.
+    let timeout = settings.lease.unwrap_or(LEASE) / 3;
+    options.sql.statement_timeout = options.sql.statement_timeout.min(timeout);
+    options.sql.connect_timeout = options.sql.connect_timeout.min(timeout);
+    open_shared(StoreLocation::Postgres(options), partitions, cluster).await
+}
+
+/// Without the setting `partitions`, an existing cluster keeps its own number.
+fn shared_partitions(settings: &Settings) -> anyhow::Result<PartitionCount> {
+    Ok(match settings.partitions {
+        Some(count) => PartitionCount::Exactly(Partitions::new(count)?),
+        None => PartitionCount::ExistingOr(Partitions::new(PARTITIONS_SHARED)?),
+    })
+}
+
+async fn open_shared(
+    location: StoreLocation,
+    partitions: PartitionCount,
+    cluster: &str,
+) -> anyhow::Result<OpenedStore> {
+    let opened = punctual_store_any::open(location, partitions).await?;
     for warning in &opened.warnings {
         tracing::warn!("{warning}");
     }

@@ -49,12 +49,24 @@ pub(crate) struct Settings {
     #[arg(long, env = "PUNCTUAL_REDIS_CA", value_name = "FILE")]
     pub(crate) redis_ca: Option<PathBuf>,
 
-    /// Name of the cluster in Redis; brokers with the same name share it [default: punctual]
+    /// PostgreSQL to share with other brokers, instead of the embedded store:
+    /// `postgres://USER[:PASSWORD|:@FILE]@HOST[:PORT]/DATABASE[?sslmode=verify-full]`, or `@FILE`
+    /// that holds the URL. Several hosts are separated by commas; the one that accepts writes is
+    /// used
+    #[arg(long, env = "PUNCTUAL_POSTGRES", value_name = "URL", hide_env_values = true)]
+    #[serde(deserialize_with = "hidden_one")]
+    pub(crate) postgres: Option<SecretText>,
+
+    /// PEM file of the certificate authority to trust for PostgreSQL; TLS is required with it
+    #[arg(long, env = "PUNCTUAL_POSTGRES_CA", value_name = "FILE")]
+    pub(crate) postgres_ca: Option<PathBuf>,
+
+    /// Name of the cluster in Redis, or of its schema in PostgreSQL; brokers with the same name share it [default: punctual]
     #[arg(long, env = "PUNCTUAL_CLUSTER", value_name = "NAME")]
     pub(crate) cluster: Option<String>,
 
-    /// What must have stored a task in Redis before it is acknowledged [default: the
-    /// first of these]
+    /// What must have stored a task in a shared store before it is acknowledged [default: the
+    /// first of these; in PostgreSQL as the server is configured]
     #[arg(long, env = "PUNCTUAL_DURABILITY")]
     pub(crate) durability: Option<DurabilityArg>,
 
@@ -72,7 +84,7 @@ pub(crate) struct Settings {
     #[arg(long, env = "PUNCTUAL_TLS_CA", value_name = "FILE")]
     pub(crate) tls_ca: Option<PathBuf>,
 
-    /// Number of partitions; fixed when the store is created [default: 1, with --redis 16]
+    /// Number of partitions; fixed when the store is created [default: 1, in a shared store 16]
     #[arg(long, env = "PUNCTUAL_PARTITIONS", value_name = "COUNT")]
     pub(crate) partitions: Option<u16>,
 
@@ -223,6 +235,8 @@ impl Settings {
             data_dir: self.data_dir.or(other.data_dir),
             redis: self.redis.or(other.redis),
             redis_ca: self.redis_ca.or(other.redis_ca),
+            postgres: self.postgres.or(other.postgres),
+            postgres_ca: self.postgres_ca.or(other.postgres_ca),
             cluster: self.cluster.or(other.cluster),
             durability: self.durability.or(other.durability),
             lease: self.lease.or(other.lease),
@@ -295,6 +309,17 @@ fn hidden<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<Secre
     }
     let TextList::Texts(texts) = TextList::deserialize(deserializer)?;
     Ok(Some(texts.into_iter().map(SecretText).collect()))
+}
+
+/// Reads one text that may hold a secret. The error does not repeat it.
+fn hidden_one<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<SecretText>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged, expecting = "must be a text")]
+    enum OneText {
+        Text(String),
+    }
+    let OneText::Text(text) = OneText::deserialize(deserializer)?;
+    Ok(Some(SecretText(text)))
 }
 
 #[cfg(test)]

@@ -17,8 +17,8 @@ use punctual_transfer::{
     ExportOptions, ExportOutput, ImportInput, ImportOptions, ImportSummary, TransferEvent,
 };
 
-/// How long one call of Redis may take. Longer than for a broker: no lease depends on it.
-const REDIS_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long one call of a shared store may take. Longer than for a broker: no lease depends on it.
+const SHARED_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Which store.
 #[derive(Debug, clap::Args)]
@@ -26,13 +26,17 @@ struct StoreArgs {
     #[command(flatten)]
     kind: StoreKindArgs,
 
-    /// Name of the cluster in Redis
+    /// Name of the cluster in Redis, or of its schema in PostgreSQL
     #[arg(long, value_name = "NAME", default_value = "punctual")]
     cluster: String,
 
     /// PEM file of the certificate authority to trust for rediss://, instead of the public ones
     #[arg(long, value_name = "FILE")]
     redis_ca: Option<PathBuf>,
+
+    /// PEM file of the certificate authority to trust for PostgreSQL; TLS is required with it
+    #[arg(long, value_name = "FILE")]
+    postgres_ca: Option<PathBuf>,
 }
 
 #[derive(Debug, clap::Args)]
@@ -45,6 +49,10 @@ struct StoreKindArgs {
     /// URL of a Redis server; repeat it for further servers of a Redis Cluster
     #[arg(long, value_name = "URL")]
     redis: Vec<String>,
+
+    /// URL of a PostgreSQL database, or a file that holds it (`@FILE`)
+    #[arg(long, value_name = "URL")]
+    postgres: Option<String>,
 }
 
 #[derive(Debug, clap::Args)]
@@ -88,17 +96,29 @@ impl StoreArgs {
         if let Some(dir) = &self.kind.data_dir {
             return Ok(StoreLocation::Embedded(dir.clone()));
         }
+        if let Some(url) = &self.kind.postgres {
+            let mut sql = punctual_sql::SqlOptions::from_url(url)?;
+            if let Some(file) = &self.postgres_ca {
+                sql = sql.with_authority(read_certificates(file)?);
+            }
+            let mut options =
+                punctual_store_sql::SqlStoreOptions::new(sql, &self.cluster, Partitions::ONE);
+            options.sql.statement_timeout = SHARED_TIMEOUT;
+            return Ok(StoreLocation::Postgres(options));
+        }
         let urls = self.kind.redis.clone();
         let mut options =
             punctual_store_redis::RedisOptions::new(urls, &self.cluster, Partitions::ONE);
-        options.timeout = REDIS_TIMEOUT;
+        options.timeout = SHARED_TIMEOUT;
         if let Some(file) = &self.redis_ca {
-            let pem = std::fs::read(file)
-                .with_context(|| format!("cannot read certificates from {}", file.display()))?;
-            options.authority_pem = Some(pem);
+            options.authority_pem = Some(read_certificates(file)?);
         }
         Ok(StoreLocation::Redis(options))
     }
+}
+
+fn read_certificates(file: &std::path::Path) -> anyhow::Result<Vec<u8>> {
+    std::fs::read(file).with_context(|| format!("cannot read certificates from {}", file.display()))
 }
 
 pub(crate) async fn export(args: ExportArgs) -> anyhow::Result<()> {

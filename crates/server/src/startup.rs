@@ -16,7 +16,7 @@ use punctual_connectors::{Observer, OutboxSource, SinkCourier};
 use punctual_core::{Clock, Partitions, Timestamp};
 use punctual_engine::{Budget, OrphanReports, OwnerConfig};
 use punctual_store::StoreError;
-use punctual_store_redis::RedisStore;
+use punctual_store_any::SharedStore;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -366,7 +366,7 @@ struct ClusterJoin<'a> {
     address: SocketAddr,
     config: &'a Config,
     sharing: &'a Sharing,
-    shared: Arc<RedisStore>,
+    shared: SharedStore,
     partitions: Partitions,
 }
 
@@ -384,7 +384,7 @@ impl ClusterJoin<'_> {
     ) -> Result<Joined, BrokerError> {
         let Self { address, config, sharing, shared, partitions } = self;
         let me = sharing.broker(address)?;
-        let mut addresses = BarredAddresses::new(guard.clone(), Arc::clone(&shared));
+        let mut addresses = BarredAddresses::new(guard.clone(), shared.clone());
         addresses.refresh().await;
         let secret = Secret::new(&shared.secret().await?).map_err(|_| {
             StoreError::Broken("the cluster secret in the store is invalid".to_owned())
@@ -399,7 +399,8 @@ impl ClusterJoin<'_> {
         let owners = Arc::new(owners);
         let (lease, skew_max) = (sharing.lease, SKEW_MAX);
         let member = punctual_cluster::MemberConfig { me: me.clone(), partitions, lease, skew_max };
-        let (member, directives) = punctual_cluster::spawn(member, shared, Arc::clone(clock));
+        let (member, directives) =
+            punctual_cluster::spawn(member, Arc::new(shared), Arc::clone(clock));
         let (orphans, received) = mpsc::unbounded_channel();
         let forwarding =
             membership::forward_orphan_reports(Arc::clone(&owners), Arc::clone(&store), received);
@@ -410,7 +411,7 @@ impl ClusterJoin<'_> {
             couriers,
             clock: Arc::clone(clock),
             telemetry: telemetry.clone(),
-            // After a failover, Redis may lack batches that it had acknowledged.
+            // After a failover, the store may lack batches that it had acknowledged.
             config: OwnerConfig { retains_batches: true, ..owner_config },
             orphans: Mutex::new(OrphanReports::to(orphans)),
         };

@@ -1,7 +1,7 @@
 //! The store of a broker: an [`AnyStore`] whose calls are timed for telemetry.
 //!
-//! Commits are measured for every kind of store, other calls for Redis only, where a call leaves
-//! the machine. Nothing is measured before [`MeteredStore::tell`] was called.
+//! Commits are measured for every kind of store, other calls for shared stores only, where a call
+//! leaves the machine. Nothing is measured before [`MeteredStore::tell`] was called.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -14,8 +14,7 @@ use punctual_store::{
     Batch, Change, CountedGroup, CountedNamespace, Counts, DueCounts, DueSteps, Filter, FireFilter,
     FirePosition, Head, LeaseStore, Page, Position, Retention, StoreError, Swept, TaskStore,
 };
-use punctual_store_any::AnyStore;
-use punctual_store_redis::RedisStore;
+use punctual_store_any::{AnyStore, SharedStore};
 
 use crate::clock::SystemClock;
 use crate::telemetry::{StoreCall, Telemetry};
@@ -51,14 +50,14 @@ impl MeteredStore {
         }
     }
 
-    /// The Redis store, if several brokers share it.
-    pub(crate) fn shared(&self) -> Option<Arc<RedisStore>> {
-        self.store.shared().cloned()
+    /// The store as several brokers share it.
+    pub(crate) fn shared(&self) -> Option<SharedStore> {
+        self.store.shared()
     }
 
     /// The name of the cluster, if several brokers share the store.
     pub(crate) fn cluster(&self) -> Option<&str> {
-        self.store.shared().map(|store| store.cluster())
+        self.store.cluster()
     }
 
     /// The kind of the store, as answers name it.
@@ -67,6 +66,7 @@ impl MeteredStore {
             AnyStore::Memory(_) => "memory",
             AnyStore::Embedded(_) => "embedded",
             AnyStore::Redis(_) => "redis",
+            AnyStore::Postgres(_) => "postgres",
         }
     }
 
@@ -75,7 +75,7 @@ impl MeteredStore {
         let _ = self.meter.set(Meter { telemetry, clock });
     }
 
-    /// Reports how often Redis has lost batches that it had acknowledged, and how many of its
+    /// Reports how often a shared store has lost batches that it had acknowledged, and how many of its
     /// values are damaged.
     pub(crate) fn tell_losses(&self) {
         if let (Some(store), Some(meter)) = (self.store.shared(), self.meter.get()) {

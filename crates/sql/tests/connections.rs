@@ -11,7 +11,7 @@ use punctual_test_support::{MariadbServer, PostgresServer};
 const SHORT: Duration = Duration::from_millis(300);
 
 fn postgres_at(url: &str) -> SqlOptions {
-    SqlOptions::from_url(url).unwrap()
+    SqlOptions::from_url(url).expect("a valid URL")
 }
 
 async fn one(connection: &postgres::PostgresConnection) -> Result<i32, SqlError> {

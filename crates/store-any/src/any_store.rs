@@ -14,6 +14,9 @@ use punctual_store::{
 };
 use punctual_store_embedded::EmbeddedStore;
 use punctual_store_redis::RedisStore;
+use punctual_store_sql::PostgresStore;
+
+use crate::shared_store::SharedStore;
 
 /// A store of any kind.
 #[derive(Debug)]
@@ -24,14 +27,27 @@ pub enum AnyStore {
     Embedded(EmbeddedStore),
     /// Keeps tasks in Redis, which several brokers share.
     Redis(Arc<RedisStore>),
+    /// Keeps tasks in PostgreSQL, which several brokers share.
+    Postgres(Arc<PostgresStore>),
 }
 
 impl AnyStore {
-    /// The Redis store, if it is one: the only kind that several brokers share.
+    /// The store as several brokers share it, if it is of such a kind.
     #[must_use]
-    pub fn shared(&self) -> Option<&Arc<RedisStore>> {
+    pub fn shared(&self) -> Option<SharedStore> {
         match self {
-            Self::Redis(store) => Some(store),
+            Self::Redis(store) => Some(SharedStore::Redis(Arc::clone(store))),
+            Self::Postgres(store) => Some(SharedStore::Postgres(Arc::clone(store))),
+            Self::Memory(_) | Self::Embedded(_) => None,
+        }
+    }
+
+    /// The name of the cluster, if several brokers share the store.
+    #[must_use]
+    pub fn cluster(&self) -> Option<&str> {
+        match self {
+            Self::Redis(store) => Some(store.cluster()),
+            Self::Postgres(store) => Some(store.cluster()),
             Self::Memory(_) | Self::Embedded(_) => None,
         }
     }
@@ -46,14 +62,14 @@ impl AnyStore {
     pub async fn close(self) -> Result<(), StoreError> {
         match self {
             Self::Embedded(store) => store.close().await,
-            Self::Redis(_) | Self::Memory(_) => Ok(()),
+            Self::Redis(_) | Self::Postgres(_) | Self::Memory(_) => Ok(()),
         }
     }
 
     /// Makes the next epoch of a partition larger than this one, if the store can skip epochs.
-    /// Only Redis can; the others count up one epoch per [`LeaseStore::acquire`].
+    /// Only shared stores can; the others count up one epoch per [`LeaseStore::acquire`].
     pub fn remember_epoch(&self, partition: PartitionId, epoch: Epoch) {
-        if let Self::Redis(store) = self {
+        if let Some(store) = self.shared() {
             store.remember_epoch(Seat::Partition(partition), epoch);
         }
     }
@@ -67,6 +83,7 @@ impl AnyStore {
         match self {
             Self::Embedded(store) => store.all_namespaces(partition),
             Self::Redis(store) => store.all_namespaces(partition).await,
+            Self::Postgres(store) => store.all_namespaces(partition).await,
             Self::Memory(_) => {
                 Err(StoreError::Broken("a memory store does not list its namespaces".to_owned()))
             }
@@ -81,6 +98,7 @@ macro_rules! call {
             Self::Memory($store) => $call,
             Self::Embedded($store) => $call,
             Self::Redis($store) => $call,
+            Self::Postgres($store) => $call,
         }
     };
 }

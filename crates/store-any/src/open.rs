@@ -22,6 +22,8 @@ pub enum StoreLocation {
     Embedded(PathBuf),
     /// In Redis. The number of partitions in these options is replaced by [`PartitionCount`].
     Redis(punctual_store_redis::RedisOptions),
+    /// In PostgreSQL. The number of partitions in these options is replaced, as for Redis.
+    Postgres(punctual_store_sql::SqlStoreOptions),
 }
 
 /// How many partitions the caller expects.
@@ -42,7 +44,7 @@ pub struct OpenedStore {
     pub store: AnyStore,
     /// How many partitions the store has.
     pub partitions: Partitions,
-    /// What the operator should know about the Redis server: one sentence each.
+    /// What the operator should know about the server of a shared store: one sentence each.
     pub warnings: Vec<String>,
     /// What the embedded store found in its journal; `None` for the other kinds.
     pub recovered: Option<OpenReport>,
@@ -67,10 +69,18 @@ pub enum OpenStoreError {
         /// What the Redis store reported.
         source: punctual_store_redis::RedisOpenError,
     },
+    /// PostgreSQL cannot be reached, or refuses: see the cause.
+    #[error("cannot open the cluster {cluster} in PostgreSQL")]
+    Postgres {
+        /// The name of the cluster, which is that of its schema.
+        cluster: String,
+        /// What the store reported.
+        source: punctual_store_sql::SqlOpenError,
+    },
     /// There is nothing to open: check the name, or let the store be created.
-    #[error("there is no cluster {cluster} in Redis")]
+    #[error("there is no cluster {cluster} in that store")]
     NoCluster {
-        /// The name of the cluster in Redis.
+        /// The name of the cluster.
         cluster: String,
     },
     /// A memory store has no partitions before it is created.
@@ -93,6 +103,7 @@ pub async fn open(
         StoreLocation::Memory => open_memory(partitions),
         StoreLocation::Embedded(dir) => open_embedded(dir, partitions).await,
         StoreLocation::Redis(options) => open_redis(options, partitions).await,
+        StoreLocation::Postgres(options) => open_postgres(options, partitions).await,
     }
 }
 
@@ -173,6 +184,39 @@ async fn open_redis(
         warnings,
         recovered: None,
     })
+}
+
+async fn open_postgres(
+    mut options: punctual_store_sql::SqlStoreOptions,
+    partitions: PartitionCount,
+) -> Result<OpenedStore, OpenStoreError> {
+    use punctual_store_sql::{PostgresStore, SqlOpenError};
+
+    let cluster = options.cluster.clone();
+    let failed = |source| OpenStoreError::Postgres { cluster: cluster.clone(), source };
+    options.partitions = match partitions {
+        PartitionCount::Exactly(partitions) | PartitionCount::ExistingOr(partitions) => partitions,
+        PartitionCount::Existing => {
+            let found = PostgresStore::partitions_in(&options).await.map_err(failed)?;
+            found.ok_or_else(|| OpenStoreError::NoCluster { cluster: cluster.clone() })?
+        }
+    };
+    let opened = match PostgresStore::open(options.clone()).await {
+        // Another broker may have created it a moment ago, so the answer of the server decides.
+        Err(SqlOpenError::Partitions { .. })
+            if matches!(partitions, PartitionCount::ExistingOr(_)) =>
+        {
+            let found = PostgresStore::partitions_in(&options).await.map_err(failed)?;
+            options.partitions =
+                found.ok_or_else(|| OpenStoreError::NoCluster { cluster: cluster.clone() })?;
+            PostgresStore::open(options).await
+        }
+        opened => opened,
+    };
+    let (store, warnings) = opened.map_err(failed)?;
+    let partitions = store.partitions();
+    let store = AnyStore::Postgres(Arc::new(store));
+    Ok(OpenedStore { store, partitions, warnings, recovered: None })
 }
 
 fn read_partitions(made: &str) -> Result<Partitions, punctual_store_redis::RedisOpenError> {

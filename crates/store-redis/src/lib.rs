@@ -26,7 +26,6 @@
 
 mod batch;
 mod damage;
-mod epochs;
 mod error;
 mod fill;
 mod format;
@@ -39,8 +38,8 @@ mod servers;
 mod store;
 mod transport;
 
-pub use epochs::Rewound;
 pub use error::RedisOpenError;
 pub use format::keys;
 pub use options::{Durability, RedisOptions};
+pub use punctual_store::Rewound;
 pub use store::RedisStore;

@@ -14,7 +14,6 @@ use redis::Value;
 use ring::rand::{SecureRandom, SystemRandom};
 
 use crate::damage::{DamageTracker, UNREADABLE};
-use crate::format::codec;
 use crate::format::keys;
 use crate::open::get_or_propose;
 use crate::store::{RedisStore, millis, read_lease, read_time, script_result};
@@ -63,7 +62,7 @@ impl MembershipStore for RedisStore {
         let leader = keys::own(&self.cluster, Seat::Leader);
         let assignment = keys::assignment(&self.cluster);
         let mut encoded = Vec::new();
-        codec::put_heartbeat(&mut encoded, heartbeat);
+        punctual_store::codec::put_heartbeat(&mut encoded, heartbeat);
         let call = ScriptCall::new(&script::HEARTBEAT, [roll.as_str(), &leader, &assignment])
             .arg(heartbeat.broker.as_str())
             .number(millis(ttl))
@@ -91,7 +90,7 @@ impl MembershipStore for RedisStore {
         let leader = keys::own(&self.cluster, seat);
         let key = keys::assignment(&self.cluster);
         let mut bytes = Vec::new();
-        codec::put_assignment(&mut bytes, assignment);
+        punctual_store::codec::put_assignment(&mut bytes, assignment);
         let call = ScriptCall::new(&script::PROPOSE, [leader.as_str(), &key])
             .number(lease.epoch.get())
             .arg(self.epochs.token(seat, lease.epoch))
@@ -138,14 +137,15 @@ impl MembersReader<'_> {
 
     fn read_heartbeat(&self, broker: &[u8], heartbeat: Vec<u8>) -> Result<Heartbeat, StoreError> {
         let id = std::str::from_utf8(broker).map_err(|_| CodecError::Invalid("broker"));
-        let read = id.and_then(|id| codec::read_heartbeat(BrokerId::new(id), &heartbeat));
+        let read =
+            id.and_then(|id| punctual_store::codec::read_heartbeat(BrokerId::new(id), &heartbeat));
         let roll = keys::roll(self.cluster);
         read.map_err(|error| self.damage.found("the heartbeat of a broker", &roll, broker, error))
     }
 
     fn read_assignment(&self, bytes: &[u8]) -> Result<Assignment, StoreError> {
         let key = keys::assignment(self.cluster);
-        codec::read_assignment(bytes)
+        punctual_store::codec::read_assignment(bytes)
             .map_err(|error| self.damage.found("the assignment", &key, b"", error))
     }
 
@@ -202,7 +202,7 @@ mod tests {
             ahead_ms: Some(-3),
         };
         let mut encoded = Vec::new();
-        codec::put_heartbeat(&mut encoded, &heartbeat);
+        punctual_store::codec::put_heartbeat(&mut encoded, &heartbeat);
         let present = vec![
             bulk("b:1"),
             Value::Int(7),

@@ -8,12 +8,11 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 
 use punctual_core::Partitions;
-use punctual_store::StoreError;
 use punctual_store::codec::Interner;
+use punctual_store::{EpochTracker, StoreError};
 use redis::Value;
 
 use crate::damage::DamageTracker;
-use crate::epochs::EpochTracker;
 use crate::error::RedisOpenError;
 use crate::format::keys::{self, PartitionKeys};
 use crate::options::{Durability, RedisOptions};

@@ -14,15 +14,14 @@ use punctual_core::{
 };
 use punctual_store::codec::Interner;
 use punctual_store::{
-    Batch, BatchNo, CountedGroup, CountedNamespace, Counts, DueCounts, DueSteps, Filter,
-    FireFilter, FirePosition, Head, LeaseStore, Page, Position, Retention, StoreError, Swept,
-    TaskStore,
+    Batch, BatchNo, CountedGroup, CountedNamespace, Counts, DueCounts, DueSteps, EpochTracker,
+    Filter, FireFilter, FirePosition, Head, LeaseStore, Page, Position, Retention, Rewound,
+    StoreError, Swept, TaskStore, acquisition_token,
 };
 use redis::Value;
 
 use crate::batch::BatchArguments;
 use crate::damage::{DamageTracker, NO_NUMBER, NOT_SWEPT, UNREADABLE};
-use crate::epochs::{self, EpochTracker, Rewound};
 use crate::format::codec;
 use crate::format::keys::{self, PartitionKeys};
 use crate::transport::connection::{RedisAddress, RedisConnection, Wait, WaitedReply};
@@ -537,7 +536,7 @@ impl LeaseStore for RedisStore {
     ) -> Result<Lease, StoreError> {
         let own = self.own(seat)?;
         let until = now.after(ttl);
-        let token = epochs::token();
+        let token = acquisition_token();
         let partition = match seat {
             Seat::Leader => None,
             Seat::Partition(partition) => Some((partition, self.keys(partition)?)),

@@ -20,6 +20,7 @@ mod attempts;
 mod bytes;
 mod definition;
 mod due_hour;
+mod membership;
 mod names;
 mod progress;
 mod record;
@@ -33,6 +34,7 @@ pub use bytes::{
 };
 pub use definition::{put_new_task, put_payload, read_new_task, read_payload};
 pub use due_hour::HourCounts;
+pub use membership::{put_assignment, put_heartbeat, read_assignment, read_heartbeat};
 pub use names::Interner;
 pub use progress::{occasion_code, occasion_of};
 pub use record::{

@@ -7,13 +7,14 @@
 //! The contracts are three traits with their rules in prose: [`TaskStore`], [`LeaseStore`] and
 //! [`MembershipStore`]. The `conformance` suite checks those rules; every store runs it.
 //! [`MemoryStore`] is the reference implementation. It follows every rule, but forgets everything
-//! when the process ends. The durable stores are the crates `store-embedded` and `store-redis`; the
-//! caller is the crate `engine`.
+//! when the process ends. The durable stores are the crates `store-embedded`, `store-redis` and
+//! `store-sql`; the caller is the crate `engine`.
 
 mod change;
 pub mod codec;
 mod counts;
 mod due;
+mod epochs;
 mod error;
 mod lease_store;
 mod letter_groups;
@@ -28,6 +29,7 @@ pub mod conformance;
 pub use change::{Batch, BatchNo, Change, Prior, RepairNo};
 pub use counts::{CountedNamespace, Counts, count};
 pub use due::{DueCounts, DueHour, DueMinute, DueMove, DueSteps, due_move, minute_of};
+pub use epochs::{EpochTracker, Rewound, acquisition_token};
 pub use error::{Damage, Resource, StoreError};
 pub use lease_store::LeaseStore;
 pub use letter_groups::{CountedGroup, GroupLetters, LetterGroups};

@@ -26,6 +26,9 @@ impl TransferStore {
             StoreLocation::Memory => "the memory store".to_owned(),
             StoreLocation::Embedded(dir) => format!("the store in {}", dir.display()),
             StoreLocation::Redis(options) => format!("the cluster {} in Redis", options.cluster),
+            StoreLocation::Postgres(options) => {
+                format!("the cluster {} in PostgreSQL", options.cluster)
+            }
         };
         let OpenedStore { store, partitions, warnings, .. } = open(location, partitions).await?;
         warnings.into_iter().for_each(|warning| on_event(TransferEvent::Notice(warning)));

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use punctual_core::BrokerId;
-use punctual_store_redis::RedisStore;
+use punctual_store_any::SharedStore;
 use tokio::net::lookup_host;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
@@ -27,22 +27,22 @@ const LOOKUP_MAX: Duration = Duration::from_secs(3);
 /// Keeps the addresses that a guard refuses current.
 pub(crate) struct BarredAddresses {
     guard: Guard,
-    store: Arc<RedisStore>,
-    /// Host and port of each server that Redis named last.
+    store: SharedStore,
+    /// Host and port of each server that the store named last.
     named: Vec<(String, u16)>,
     brokers: Vec<BrokerId>,
     /// The last known addresses of each host.
     hosts: BTreeMap<String, Vec<IpAddr>>,
-    /// Hosts whose last lookup failed, and whether Redis could not be asked: each is logged once.
+    /// Hosts whose last lookup failed, and whether the store could not be asked: each is logged once.
     failed_hosts: HashSet<String>,
-    redis_failed: bool,
+    store_failed: bool,
 }
 
 impl BarredAddresses {
-    pub(crate) fn new(guard: Guard, store: Arc<RedisStore>) -> Self {
+    pub(crate) fn new(guard: Guard, store: SharedStore) -> Self {
         let (named, brokers, hosts) = (Vec::new(), Vec::new(), BTreeMap::new());
-        let (failed_hosts, redis_failed) = (HashSet::new(), false);
-        Self { guard, store, named, brokers, hosts, failed_hosts, redis_failed }
+        let (failed_hosts, store_failed) = (HashSet::new(), false);
+        Self { guard, store, named, brokers, hosts, failed_hosts, store_failed }
     }
 
     /// Refreshes the addresses until the broker has left the cluster.
@@ -78,11 +78,11 @@ impl BarredAddresses {
     /// Reads the servers of the store, and resolves all names.
     pub(crate) async fn refresh(&mut self) {
         let named = self.store.named_servers().await;
-        let failed_before = std::mem::replace(&mut self.redis_failed, named.is_err());
+        let failed_before = std::mem::replace(&mut self.store_failed, named.is_err());
         match named {
             Ok(named) => self.named = named,
             Err(error) if !failed_before => {
-                tracing::warn!(%error, "servers of Redis not read; the last known stay refused");
+                tracing::warn!(%error, "servers of the store not read; the last known stay refused");
             }
             Err(_) => {}
         }
@@ -92,7 +92,8 @@ impl BarredAddresses {
 
     /// Returns host and port of everything that webhooks must not reach.
     fn wanted(&self) -> BTreeSet<(&str, u16)> {
-        let stores = self.store.configured_servers().chain(self.named.iter().map(host_and_port));
+        let stores =
+            self.store.configured_servers().into_iter().chain(self.named.iter().map(host_and_port));
         stores.chain(self.brokers.iter().filter_map(split)).collect()
     }
 

@@ -320,8 +320,13 @@ fn heartbeats_and_assignments() {
         ("heartbeat_clock_ahead_smallest", heartbeat(Vec::new(), false, Some(i64::MIN))),
         ("heartbeat_clock_ahead_largest", heartbeat(Vec::new(), true, Some(i64::MAX))),
     ] {
-        let kept = files.check(name, &bytes(|out| codec::put_heartbeat(out, &heartbeat)));
-        assert_eq!(codec::read_heartbeat(broker.clone(), &kept), Ok(heartbeat), "{name}");
+        let kept =
+            files.check(name, &bytes(|out| punctual_store::codec::put_heartbeat(out, &heartbeat)));
+        assert_eq!(
+            punctual_store::codec::read_heartbeat(broker.clone(), &kept),
+            Ok(heartbeat),
+            "{name}"
+        );
     }
     let owner = |name: &str| Some(BrokerId::new(name));
     for (name, owners) in [
@@ -330,8 +335,9 @@ fn heartbeats_and_assignments() {
         ("assignment", vec![owner("b:1"), None, owner("a:1"), owner("b:1"), owner("größe:1")]),
     ] {
         let assignment = Assignment { owners };
-        let kept = files.check(name, &bytes(|out| codec::put_assignment(out, &assignment)));
-        assert_eq!(codec::read_assignment(&kept), Ok(assignment), "{name}");
+        let kept = files
+            .check(name, &bytes(|out| punctual_store::codec::put_assignment(out, &assignment)));
+        assert_eq!(punctual_store::codec::read_assignment(&kept), Ok(assignment), "{name}");
     }
     files.finish();
 }

@@ -1,7 +1,8 @@
-//! What this process knows of epochs, apart from Redis: enough to notice that Redis lost writes.
+//! What this process knows of epochs, apart from a shared store: enough to notice that the store
+//! lost writes.
 //!
-//! Redis replicates after it has replied, so a replica that is promoted can be behind. Then its
-//! epoch or its batch number is smaller than one that was acknowledged before. [`EpochTracker`]
+//! A server that replicates after it has replied can be replaced by a replica that is behind. Then
+//! its epoch or its batch number is smaller than one that was acknowledged before. [`EpochTracker`]
 //! remembers the largest epoch of each seat, the token of the epoch that this process acquired, and
 //! the last acknowledged batch.
 
@@ -10,9 +11,10 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use punctual_core::{Epoch, PartitionId, Seat};
-use punctual_store::BatchNo;
 
-/// Redis lost writes that it had acknowledged.
+use crate::change::BatchNo;
+
+/// A store lost writes that it had acknowledged.
 ///
 /// `apply` returned `Fenced` with an epoch that is not above ours, or `Gap` with a number that was
 /// acknowledged before. The batches after `last` are not in the store. An owner that still has them
@@ -24,16 +26,17 @@ pub struct Rewound {
     pub partition: PartitionId,
     /// The epoch of the write.
     pub ours: Epoch,
-    /// The epoch in Redis: smaller than ours if acquisitions were lost.
+    /// The epoch in the store: smaller than ours if acquisitions were lost.
     pub current: Epoch,
     /// The last acknowledged batch of our epoch, if any.
     pub acknowledged: Option<BatchNo>,
-    /// The last batch in Redis, if the epoch is still ours.
+    /// The last batch in the store, if the epoch is still ours.
     pub last: Option<BatchNo>,
 }
 
+/// The epochs that this process has seen and acquired.
 #[derive(Debug, Default)]
-pub(crate) struct EpochTracker {
+pub struct EpochTracker {
     seats: Mutex<HashMap<Seat, TrackedSeat>>,
 }
 
@@ -59,17 +62,20 @@ impl EpochTracker {
     }
 
     /// Returns the smallest epoch that the next acquisition may return.
-    pub(crate) fn next_epoch(&self, seat: Seat) -> u32 {
+    #[must_use]
+    pub fn next_epoch(&self, seat: Seat) -> u32 {
         self.seats().get(&seat).map_or(0, |seen| seen.largest.get()) + 1
     }
 
-    pub(crate) fn observe(&self, seat: Seat, epoch: Epoch) {
+    /// Remembers an epoch that the store or another broker showed.
+    pub fn observe(&self, seat: Seat, epoch: Epoch) {
         let mut seats = self.seats();
         let seen = seats.entry(seat).or_insert(TrackedSeat { largest: epoch, acquired: None });
         seen.largest = seen.largest.max(epoch);
     }
 
-    pub(crate) fn acquire(&self, seat: Seat, epoch: Epoch, token: String) {
+    /// Remembers an epoch that this process acquired.
+    pub fn acquire(&self, seat: Seat, epoch: Epoch, token: String) {
         self.observe(seat, epoch);
         if let Some(seen) = self.seats().get_mut(&seat) {
             seen.acquired = Some(AcquiredEpoch { epoch, token, acknowledged: None });
@@ -77,8 +83,9 @@ impl EpochTracker {
     }
 
     /// Returns the token with which this process acquired an epoch. Empty if another process
-    /// acquired it; then Redis does not compare tokens.
-    pub(crate) fn token(&self, seat: Seat, epoch: Epoch) -> String {
+    /// acquired it; then the store does not compare tokens.
+    #[must_use]
+    pub fn token(&self, seat: Seat, epoch: Epoch) -> String {
         let seats = self.seats();
         let acquired = seats.get(&seat).and_then(|seen| seen.acquired.as_ref());
         acquired
@@ -86,19 +93,16 @@ impl EpochTracker {
             .map_or_else(String::new, |acquired| acquired.token.clone())
     }
 
-    pub(crate) fn acknowledge(&self, partition: PartitionId, epoch: Epoch, number: BatchNo) {
+    /// Remembers that the store acknowledged a batch.
+    pub fn acknowledge(&self, partition: PartitionId, epoch: Epoch, number: BatchNo) {
         if let Some(acquired) = self.acquired(&mut self.seats(), partition, epoch) {
             acquired.acknowledged = acquired.acknowledged.max(Some(number));
         }
     }
 
-    /// Returns whether a fenced write means that Redis lost writes.
-    pub(crate) fn fenced(
-        &self,
-        partition: PartitionId,
-        ours: Epoch,
-        current: Epoch,
-    ) -> Option<Rewound> {
+    /// Returns whether a fenced write means that the store lost writes.
+    #[must_use]
+    pub fn fenced(&self, partition: PartitionId, ours: Epoch, current: Epoch) -> Option<Rewound> {
         let mut seats = self.seats();
         let acquired = self.acquired(&mut seats, partition, ours)?;
         let acknowledged = acquired.acknowledged;
@@ -106,13 +110,9 @@ impl EpochTracker {
         (current <= ours).then_some(Rewound { partition, ours, current, acknowledged, last: None })
     }
 
-    /// Returns whether the last batch number in Redis means that Redis lost writes.
-    pub(crate) fn gap(
-        &self,
-        partition: PartitionId,
-        ours: Epoch,
-        last: BatchNo,
-    ) -> Option<Rewound> {
+    /// Returns whether the last batch number in the store means that the store lost writes.
+    #[must_use]
+    pub fn gap(&self, partition: PartitionId, ours: Epoch, last: BatchNo) -> Option<Rewound> {
         let mut seats = self.seats();
         let acknowledged = self.acquired(&mut seats, partition, ours)?.acknowledged;
         (acknowledged > Some(last)).then_some(Rewound {
@@ -137,7 +137,8 @@ impl EpochTracker {
 }
 
 /// Returns a random token: no other acquisition has the same.
-pub(crate) fn token() -> String {
+#[must_use]
+pub fn acquisition_token() -> String {
     let [one, two] = [(); 2].map(|()| RandomState::new().build_hasher().finish());
     format!("{one:016x}{two:016x}")
 }
@@ -170,7 +171,7 @@ mod tests {
         tracker.acquire(seat, epoch(1), "a".to_owned());
         assert_eq!(tracker.token(seat, epoch(1)), "a");
         assert_eq!(tracker.token(seat, epoch(2)), "");
-        assert_ne!(token(), token());
+        assert_ne!(acquisition_token(), acquisition_token());
     }
 
     #[test]

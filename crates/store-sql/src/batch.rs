@@ -1,0 +1,141 @@
+//! Batches: folds many changes into rows that one statement per table writes.
+//!
+//! A task, letter or record that several changes touch is written once, with its last value. So the
+//! order of the statements does not matter.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use punctual_core::{
+    DeadLetter, FireEnd, FireId, FireRecord, Namespace, Task, TaskId, TaskState, Timestamp, Version,
+};
+use punctual_store::{Batch, Change, Counts, count};
+
+use crate::error::BatchGrowth;
+
+/// A later due time of a task, since its body was written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Postponed {
+    pub(crate) fire_at: Timestamp,
+    pub(crate) version: Version,
+    pub(crate) updated_at: Timestamp,
+}
+
+impl Postponed {
+    pub(crate) fn of_task(self, task: Task) -> Task {
+        let Self { fire_at, version, updated_at } = self;
+        Task { fire_at, nominal_at: fire_at, version, updated_at, ..task }
+    }
+}
+
+/// The state of a task after the changes so far.
+#[derive(Debug)]
+pub(crate) enum FoldedTask {
+    /// Stored, and not in the database before the batch.
+    New(Box<Task>),
+    /// Stored, in place of what the database has.
+    Filed(Box<Task>),
+    /// Due later, if the database has it.
+    Postponed(Postponed),
+    Ended,
+}
+
+/// The state of a dead letter after the changes so far.
+#[derive(Debug)]
+pub(crate) enum FoldedLetter {
+    Kept(Box<DeadLetter>),
+    Removed,
+}
+
+/// The state of everything that a batch changes. Maps are ordered, so that neighbours in an index
+/// are written one after the other.
+#[derive(Debug, Default)]
+pub(crate) struct FoldedBatch {
+    pub(crate) tasks: BTreeMap<TaskId, FoldedTask>,
+    pub(crate) letters: BTreeMap<FireId, FoldedLetter>,
+    pub(crate) records: BTreeMap<FireId, FireRecord>,
+    pub(crate) counts: BTreeMap<Namespace, Counts>,
+}
+
+impl FoldedBatch {
+    pub(crate) fn of(batch: Batch) -> Self {
+        let mut folded = Self::default();
+        for change in batch.changes {
+            folded.add(Arc::unwrap_or_clone(change));
+        }
+        folded
+    }
+
+    pub(crate) fn growth(&self) -> BatchGrowth {
+        let grows = |folded: &FoldedTask| match folded {
+            FoldedTask::New(task) => task.definition.callback_of.is_none(),
+            _ => false,
+        };
+        match self.tasks.values().any(grows) {
+            true => BatchGrowth::NewTasks,
+            false => BatchGrowth::None,
+        }
+    }
+
+    fn add(&mut self, change: Change) {
+        if let Some((namespace, moved)) = count(&change) {
+            match self.counts.get_mut(namespace) {
+                Some(counts) => counts.add(moved),
+                None => _ = self.counts.insert(namespace.clone(), moved),
+            }
+        }
+        match change {
+            Change::Put(task) => _ = self.tasks.insert(task.id, FoldedTask::New(Box::new(task))),
+            Change::Refile { task, .. } => self.file(task),
+            Change::Postpone { id, fire_at, version, updated_at, .. } => {
+                self.postpone(id, Postponed { fire_at, version, updated_at });
+            }
+            Change::Settle { record, next, was } => self.end_fire(record, next, was.state),
+            Change::Dead { letter, next, was } => {
+                let end = FireEnd::Dead(letter.reason);
+                let record = FireRecord::of(&letter.task, end, letter.died_at);
+                self.end_fire(record, next, was.state);
+                self.letters.insert(letter.fire_id(), FoldedLetter::Kept(Box::new(letter)));
+            }
+            Change::Redrive { fire_id, task } => {
+                self.letters.insert(fire_id, FoldedLetter::Removed);
+                self.file(task);
+            }
+            Change::DeleteLetter { fire_id, .. } => {
+                self.letters.insert(fire_id, FoldedLetter::Removed);
+            }
+        }
+    }
+
+    fn file(&mut self, task: Task) {
+        let id = task.id;
+        let folded = match self.tasks.get(&id) {
+            // A task that this batch created is still new after further changes.
+            Some(FoldedTask::New(_)) => FoldedTask::New(Box::new(task)),
+            _ => FoldedTask::Filed(Box::new(task)),
+        };
+        self.tasks.insert(id, folded);
+    }
+
+    fn postpone(&mut self, id: TaskId, postponed: Postponed) {
+        match self.tasks.get_mut(&id) {
+            Some(FoldedTask::New(task) | FoldedTask::Filed(task)) => {
+                **task = postponed.of_task((**task).clone());
+            }
+            Some(FoldedTask::Ended) => {}
+            Some(FoldedTask::Postponed(earlier)) => *earlier = postponed,
+            None => _ = self.tasks.insert(id, FoldedTask::Postponed(postponed)),
+        }
+    }
+
+    /// Ends a fire: its task continues as `next`, or ends. If the fire is no longer a part of its
+    /// task, the task does not change.
+    fn end_fire(&mut self, record: FireRecord, next: Option<Task>, was: TaskState) {
+        match next {
+            Some(task) => self.file(task),
+            None if was == TaskState::Firing => {}
+            None => _ = self.tasks.insert(record.task_id(), FoldedTask::Ended),
+        }
+        self.records.insert(record.fire_id, record);
+    }
+}

@@ -1,0 +1,182 @@
+//! Sessions: connections with their settings and prepared statements, which reconnect.
+//!
+//! A role has a connection of its own, so that a long read does not delay a lease. Statements that
+//! are started together on one session are sent in one go, in their order.
+
+use std::collections::HashMap;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Poll;
+
+use punctual_sql::postgres::PostgresConnection;
+use punctual_sql::tokio_postgres::types::ToSql;
+use punctual_sql::tokio_postgres::{Error, Row, Statement};
+use punctual_sql::{Reconnecting, SqlError, SqlOptions, postgres};
+use punctual_store::StoreError;
+
+use crate::error::{READ_ONLY, store_error};
+use crate::options::SqlDurability;
+
+/// Parameters of a statement.
+pub(crate) type Params<'a> = &'a [&'a (dyn ToSql + Sync)];
+
+/// What a session is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SessionRole {
+    /// Commits batches and leases. No statement timeout: if it ends a commit that waits for a
+    /// synchronous replica, PostgreSQL reports success. Waits for locks are bounded instead.
+    Write,
+    /// Reads.
+    Read,
+}
+
+/// How the sessions of a store connect.
+#[derive(Debug)]
+pub(crate) struct SessionOptions {
+    pub(crate) sql: SqlOptions,
+    pub(crate) cluster: String,
+    pub(crate) durability: SqlDurability,
+}
+
+/// An open connection whose search path is the schema of the cluster.
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub(crate) connection: PostgresConnection,
+    /// By their text.
+    statements: Mutex<HashMap<&'static str, Statement>>,
+}
+
+impl Session {
+    async fn open(options: &SessionOptions, role: SessionRole) -> Result<Self, SqlError> {
+        let connection = postgres::connect(&options.sql).await?;
+        let setup = setup(options, role);
+        connection.within(connection.batch_execute(&setup)).await?;
+        Ok(Self { connection, statements: Mutex::default() })
+    }
+
+    /// Returns a prepared statement. It is prepared once per connection.
+    pub(crate) async fn statement(&self, text: &'static str) -> Result<Statement, SqlError> {
+        let known = self.statements().get(text).cloned();
+        if let Some(statement) = known {
+            return Ok(statement);
+        }
+        let statement = self.connection.within(self.connection.prepare(text)).await?;
+        self.statements().insert(text, statement.clone());
+        Ok(statement)
+    }
+
+    /// A panic cannot leave the map half-written.
+    fn statements(&self) -> std::sync::MutexGuard<'_, HashMap<&'static str, Statement>> {
+        self.statements.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) async fn query(
+        &self,
+        text: &'static str,
+        params: Params<'_>,
+    ) -> Result<Vec<Row>, SqlError> {
+        let statement = self.statement(text).await?;
+        self.connection.within(self.connection.query(&statement, params)).await
+    }
+}
+
+/// Every statement is planned once, for any parameters, and by index: on a table that was filled
+/// since it was analysed, the planner would sort or scan it.
+fn setup(options: &SessionOptions, role: SessionRole) -> String {
+    let timeout = options.sql.statement_timeout.as_millis();
+    let cluster = &options.cluster;
+    let mut setup = format!(
+        "SET search_path TO \"{cluster}\"; SET plan_cache_mode = force_generic_plan; \
+         SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_hashjoin = off; \
+         SET enable_mergejoin = off; SET enable_sort = off; SET jit = off; \
+         SET client_min_messages = warning; SET tcp_keepalives_idle = 5; \
+         SET tcp_keepalives_interval = 2; SET tcp_keepalives_count = 3; \
+         SET idle_in_transaction_session_timeout = {timeout};"
+    );
+    if role == SessionRole::Write {
+        setup.push_str(&format!("SET statement_timeout = 0; SET lock_timeout = {timeout};"));
+        match options.durability {
+            SqlDurability::Server => {}
+            SqlDurability::Fsync | SqlDurability::Replica => {
+                setup.push_str("SET synchronous_commit = on;");
+            }
+        }
+    }
+    setup
+}
+
+/// A session that is opened when it is needed, and again after it broke.
+#[derive(Debug)]
+pub(crate) struct SessionSlot {
+    role: SessionRole,
+    kept: Reconnecting<Session>,
+}
+
+impl SessionSlot {
+    pub(crate) fn new(role: SessionRole) -> Self {
+        Self { role, kept: Reconnecting::default() }
+    }
+
+    pub(crate) async fn session(&self, options: &SessionOptions) -> Result<Arc<Session>, SqlError> {
+        self.kept.get(|| Session::open(options, self.role)).await
+    }
+
+    /// Forgets the session if the error shows that it is unusable.
+    pub(crate) async fn failed(&self, session: &Arc<Session>, error: &SqlError) {
+        let closed = session.connection.is_closed();
+        if closed || error.breaks_connection() || error.code() == Some(READ_ONLY) {
+            self.kept.lost(session).await;
+        }
+    }
+
+    /// Runs one statement.
+    pub(crate) async fn query(
+        &self,
+        options: &SessionOptions,
+        text: &'static str,
+        params: Params<'_>,
+    ) -> Result<Vec<Row>, SqlError> {
+        let session = self.session(options).await?;
+        let rows = session.query(text, params).await;
+        if let Err(error) = &rows {
+            self.failed(&session, error).await;
+        }
+        rows
+    }
+
+    /// Runs one statement for a method of the store.
+    pub(crate) async fn call(
+        &self,
+        options: &SessionOptions,
+        text: &'static str,
+        params: Params<'_>,
+    ) -> Result<Vec<Row>, StoreError> {
+        self.query(options, text, params).await.map_err(store_error)
+    }
+}
+
+/// A future that yields the result of one statement.
+pub(crate) type Pending<'a> = Pin<Box<dyn Future<Output = Result<u64, Error>> + Send + 'a>>;
+
+/// Sends statements in one go, in their order, and waits for all of them. The first error counts:
+/// the others follow from it.
+pub(crate) async fn all_in_order(mut statements: Vec<Pending<'_>>) -> Result<(), Error> {
+    let mut results: Vec<Option<Result<u64, Error>>> = statements.iter().map(|_| None).collect();
+    poll_fn(|context| {
+        // Each is sent when it is polled first.
+        for (statement, result) in statements.iter_mut().zip(&mut results) {
+            if result.is_none()
+                && let Poll::Ready(ready) = statement.as_mut().poll(context)
+            {
+                *result = Some(ready);
+            }
+        }
+        if results.iter().all(Option::is_some) { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+    for result in results.into_iter().flatten() {
+        result?;
+    }
+    Ok(())
+}

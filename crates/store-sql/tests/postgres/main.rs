@@ -1,0 +1,7 @@
+//! The store on a real PostgreSQL: the conformance suite, its own additions, and faults.
+
+#![allow(clippy::unwrap_used, reason = "a failed helper is a failed test")]
+
+mod conformance;
+mod long_walks;
+mod subject;
