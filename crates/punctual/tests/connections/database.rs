@@ -169,12 +169,13 @@ impl ConfiguredBroker {
         self.get().put(key, task(statement, payload).to_string())
     }
 
-    /// Waits for the last fire of a task to end.
+    /// Waits for the last fire of a task to end. A claim without an attempt is no end yet.
     pub(crate) fn fire(&self, key: &str) -> Value {
         eventually(|| {
             let path = format!("/v1/shop/tasks/{key}/fires");
             let (_, fires) = self.get().call("GET", &path, &[], "");
-            fires["fires"].as_array()?.iter().find(|fire| fire["end"].is_string()).cloned()
+            let ended = |fire: &&Value| fire["end"].is_string() && fire["attempts"] != json!([]);
+            fires["fires"].as_array()?.iter().find(ended).cloned()
         })
     }
 

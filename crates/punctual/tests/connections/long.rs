@@ -8,6 +8,9 @@ use serde_json::{Value, json};
 
 use crate::database::{ConfiguredBroker, Database, Kind, task};
 
+/// Checks without progress, of 50 ms each, after which a scenario has failed.
+const STUCK_CHECKS_MAX: u32 = 500;
+
 /// A number from the environment, for the long versions.
 fn setting(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
@@ -88,16 +91,17 @@ pub(crate) fn outbox_through_kills(kind: Kind, transactions: u64, kills: u64) {
         (0..transactions).filter(|number| number % 3 != 2).count().try_into().unwrap();
     let expected = committed * 10;
     let counted = || database.number("select count(*) from effects");
-    let mut last = -1;
-    while counted() < expected {
+    let mut seen = (counted(), 0);
+    while seen.0 < expected {
+        pause(Duration::from_millis(50));
         let now = counted();
-        assert!(now > last, "no progress at {now} of {expected}");
-        last = now;
-        let seen = std::cell::Cell::new(now);
-        wait_for("progress", || {
-            seen.set(counted());
-            seen.get() > now
-        });
+        seen = (now, if now > seen.0 { 0 } else { seen.1 + 1 });
+        if seen.1 > STUCK_CHECKS_MAX {
+            let (_, connections) = broker.get().call("GET", "/v1/connections", &[], "");
+            let (_, stats) = broker.get().call("GET", "/v1/shop/stats", &[], "");
+            let rows = database.number("select count(*) from punctual_outbox");
+            panic!("no progress at {now} of {expected}: {rows} rows, {connections}, {stats}");
+        }
     }
     wait_for("an empty outbox", || database.number("select count(*) from punctual_outbox") == 0);
     assert_eq!(counted(), expected);
