@@ -126,6 +126,13 @@ impl Answer {
         Self { status: None, content_type, body: result, truncated: false }
     }
 
+    /// Whether this is the result that a worker sent, and not the response of a receiver. A webhook
+    /// responds with a status, and other receivers with text.
+    #[must_use]
+    pub fn is_result(&self) -> bool {
+        self.status.is_none() && &*self.content_type == "application/json"
+    }
+
     /// An answer that was stored.
     #[must_use]
     pub fn from_stored(

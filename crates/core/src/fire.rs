@@ -174,7 +174,7 @@ impl FireRecord {
     pub fn result(&self) -> Option<&Bytes> {
         let last = self.attempts.last().filter(|last| last.outcome == Outcome::Acked)?;
         let answer = last.answer.as_ref()?;
-        answer.status().is_none().then(|| answer.body())
+        answer.is_result().then(|| answer.body())
     }
 
     /// The first attempt, if one was made and is kept.

@@ -301,7 +301,7 @@ impl<'a> AttemptAnswer<'a> {
             Outcome::Expired => ("expired", None, None),
         };
         // The result of a worker is shown as the result of the fire.
-        let response = record.answer.as_deref().filter(|answer| answer.status().is_some());
+        let response = record.answer.as_deref().filter(|answer| !answer.is_result());
         Self {
             attempt: record.number.get(),
             at: record.fired_at.to_string(),

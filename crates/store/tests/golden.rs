@@ -156,6 +156,15 @@ fn webhook(method: Method, headers: &[(&str, &str)]) -> Target {
     Target::Http(HttpTarget::new(url, method, headers.collect()).unwrap())
 }
 
+fn statement(params: &[(&str, &str)]) -> Target {
+    let param =
+        |(name, value): &(&str, &str)| SqlParam { name: (*name).into(), value: (*value).into() };
+    let params = params.iter().map(param).collect();
+    let call = SqlCall::new(StatementName::new("order-paid").unwrap(), params).unwrap();
+    let connection = ConnectionName::new("shop-db").unwrap();
+    Target::Sink(Box::new(SinkTarget { connection, address: SinkAddress::Sql(call) }))
+}
+
 fn targets() -> Vec<(&'static str, Target)> {
     vec![
         ("queue", orders()),
@@ -164,6 +173,8 @@ fn targets() -> Vec<(&'static str, Target)> {
         ("http_put", webhook(Method::Put, &[])),
         ("http_patch", webhook(Method::Patch, &[("X-Tenant", "a, b"), ("x-empty", "")])),
         ("http_delete", webhook(Method::Delete, &[])),
+        ("sink_sql", statement(&[])),
+        ("sink_sql_params", statement(&[("order", "7"), ("note", "\"Köln\"")])),
     ]
 }
 

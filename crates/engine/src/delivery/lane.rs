@@ -657,7 +657,9 @@ impl Lanes {
 
 #[cfg(test)]
 mod tests {
-    use punctual_core::{Due, HttpTarget, Method, Reason, Schedule};
+    use punctual_core::{
+        Due, HttpTarget, Method, Reason, Schedule, SinkAddress, SinkTarget, SqlCall, StatementName,
+    };
 
     use super::*;
 
@@ -736,6 +738,33 @@ mod tests {
         assert_eq!(lanes.get_mut(number).take(), None);
         lanes.set_capacity(lane_id(), 1, NOW);
         assert_eq!(lanes.get_mut(number).take(), Some(id(1)));
+    }
+
+    #[test]
+    fn the_lanes_of_a_connection_have_no_capacity_while_it_is_away() {
+        let to = |connection: &str, statement: &str| {
+            let call = SqlCall::new(StatementName::new(statement).unwrap(), vec![]).unwrap();
+            let connection = ConnectionName::new(connection).unwrap();
+            let sink = SinkTarget { connection, address: SinkAddress::Sql(call) };
+            NewTask { target: Target::Sink(Box::new(sink)), ..task("a", "http://h") }
+        };
+        let mut lanes = Lanes::new(BUDGET);
+        let number = lanes.open(&to("db", "paid"), NOW);
+        let other = lanes.open(&to("other", "paid"), NOW);
+        assert_ne!(number, lanes.open(&to("db", "late"), NOW), "a statement has its own lane");
+        lanes.push(number, id(1), Urgency::OnTime);
+        lanes.push(other, id(2), Urgency::OnTime);
+        let db = ConnectionName::new("db").unwrap();
+        let later = Timestamp::from_millis(5);
+        lanes.set_connection(&db, ConnectionState::Away, later);
+        assert_eq!(lanes.get_mut(number).take(), None);
+        assert_eq!(lanes.get_mut(number).starved_since(), Some(later));
+        assert_eq!(lanes.get_mut(other).take(), Some(id(2)));
+        let opened = lanes.open(&to("db", "new"), later);
+        assert!(lanes.get_mut(opened).is_starved(), "a lane that is opened while it is away");
+        lanes.set_connection(&db, ConnectionState::Ready, later);
+        assert_eq!(lanes.get_mut(number).take(), Some(id(1)));
+        assert!(!lanes.get_mut(opened).is_starved());
     }
 
     #[test]

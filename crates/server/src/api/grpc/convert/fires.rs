@@ -78,7 +78,7 @@ fn attempt(record: &AttemptRecord) -> v1::Attempt {
         Outcome::Expired => ("expired", None, None),
     };
     // The result of a worker is the result of the fire.
-    let response = record.answer.as_deref().filter(|answer| answer.status().is_some());
+    let response = record.answer.as_deref().filter(|answer| !answer.is_result());
     v1::Attempt {
         attempt: record.number.get(),
         at_ms: record.fired_at.as_millis(),
