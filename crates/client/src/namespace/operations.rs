@@ -119,11 +119,8 @@ impl Namespace {
         verb: impl Into<String>,
         filter: OperationFilter,
     ) -> Result<OperationInfo, Error> {
-        use v1::start_operation_response::Result as Started;
-        match self.start(verb.into(), filter, Sending::ToStart).await? {
-            Some(Started::Operation(operation)) => Ok(info(operation)),
-            _ => Err(Error::Answer("the answer to a start has no operation")),
-        }
+        let answer = self.start(verb.into(), filter, Sending::ToStart).await?;
+        answer.operation.map(info).ok_or(Error::Answer("the answer to a start has no operation"))
     }
 
     /// Counts the tasks that an operation would change.
@@ -135,13 +132,10 @@ impl Namespace {
         verb: impl Into<String>,
         filter: OperationFilter,
     ) -> Result<OperationMatches, Error> {
-        use v1::start_operation_response::Result as Started;
-        match self.start(verb.into(), filter, Sending::ToCount).await? {
-            Some(Started::DryRun(v1::OperationDryRun { matched, exact, .. })) => {
-                Ok(OperationMatches { matched, exact })
-            }
-            _ => Err(Error::Answer("the answer to a dry run has no count")),
-        }
+        let answer = self.start(verb.into(), filter, Sending::ToCount).await?;
+        let counted =
+            answer.dry_run.ok_or(Error::Answer("the answer to a dry run has no count"))?;
+        Ok(OperationMatches { matched: counted.matched, exact: counted.exact })
     }
 
     async fn start(
@@ -149,7 +143,7 @@ impl Namespace {
         verb: String,
         filter: OperationFilter,
         sending: Sending,
-    ) -> Result<Option<v1::start_operation_response::Result>, Error> {
+    ) -> Result<v1::StartOperationResponse, Error> {
         let millis = |at: Option<Timestamp>| at.map_or(0, Timestamp::as_millis);
         let filter = v1::TaskFilter {
             state: filter.state.unwrap_or_default(),
@@ -169,7 +163,7 @@ impl Namespace {
             Sending::ToCount => RetryWhen::Always,
             Sending::ToStart => RetryWhen::IfNotSeen,
         };
-        Ok(call!(self, OperationsClient, retry_when, start, request)?.result)
+        call!(self, OperationsClient, retry_when, start, request)
     }
 
     /// Lists the operations that the broker has taken, newest first.

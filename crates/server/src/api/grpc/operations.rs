@@ -40,7 +40,6 @@ impl v1::operations_server::Operations for OperationsApi {
         &self,
         request: Request<v1::StartOperationRequest>,
     ) -> Result<Response<v1::StartOperationResponse>, Status> {
-        use v1::start_operation_response::Result as Started;
         let namespace = authorized_namespace(&request, &request.get_ref().namespace)?;
         let by = identify(&request)?.identity.name_in(&namespace);
         let v1::StartOperationRequest { verb, r#where, dry_run: only_count, .. } =
@@ -51,17 +50,18 @@ impl v1::operations_server::Operations for OperationsApi {
         let verb = parse_verb(&verb).map_err(convert::invalid)?;
         let selection = filter.selection().map_err(refused)?;
         let selection = selection.of_verb(verb).map_err(convert::invalid)?;
-        let result = if only_count {
+        let mut answer = v1::StartOperationResponse::default();
+        if only_count {
             let counted = dry_run(&self.broker, &namespace, &selection).await.map_err(refused)?;
             let DryRun { matched, exact, sample } = counted;
             let (matched, sample) = (matched as u64, sample.iter().map(convert::task).collect());
-            Started::DryRun(v1::OperationDryRun { matched, exact, sample })
+            answer.dry_run = Some(v1::OperationDryRun { matched, exact, sample });
         } else {
             let new = NewOperation { namespace, verb, selection, filter: filter.to_json(), by };
             let started = operations::start(&self.broker, new).map_err(refused)?;
-            Started::Operation(operation(&started))
-        };
-        Ok(Response::new(v1::StartOperationResponse { result: Some(result) }))
+            answer.operation = Some(operation(&started));
+        }
+        Ok(Response::new(answer))
     }
 
     async fn get(

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::extract::State;
-use punctual_core::{DeadLetter, Invalid};
+use punctual_core::{DeadLetter, Invalid, Namespace};
 use punctual_store::{CountedGroup, Page};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -280,8 +280,19 @@ struct LetterProblem {
     problem: Problem,
 }
 
-fn letter_problems(problems: Vec<(String, Problem)>) -> Vec<LetterProblem> {
-    problems.into_iter().map(|(id, problem)| LetterProblem { id, problem }).collect()
+/// Changes the letters that a body selects. Returns how many were changed, why others were not, and
+/// whether letters are left.
+async fn change(
+    broker: &Broker,
+    namespace: &Namespace,
+    verb: LetterVerb,
+    body: &[u8],
+) -> Result<(usize, Vec<LetterProblem>, bool), Problem> {
+    let body: LettersBody = request::json(body, "a list of ids, `all` or `where`")?;
+    let changed = change_letters(broker, namespace, verb, body.selection()?).await?;
+    let ChangedLetters { changed, problems, more } = changed;
+    let problem = |(id, problem)| LetterProblem { id, problem };
+    Ok((changed, problems.into_iter().map(problem).collect(), more))
 }
 
 /// Redrive dead letters
@@ -297,11 +308,7 @@ pub(crate) async fn redrive(
     PathNamespace(namespace): PathNamespace,
     JsonBody(body): JsonBody<NAMES_BYTES_MAX>,
 ) -> ApiResult {
-    let body: LettersBody = request::json(&body, "a list of ids, `all` or `where`")?;
-    let changed =
-        change_letters(&broker, &namespace, LetterVerb::Redrive, body.selection()?).await?;
-    let ChangedLetters { changed, problems, more } = changed;
-    let problems = letter_problems(problems);
+    let (changed, problems, more) = change(&broker, &namespace, LetterVerb::Redrive, &body).await?;
     response::ok(&RedriveAnswer { redriven: changed, problems, more })
 }
 
@@ -318,11 +325,7 @@ pub(crate) async fn delete_many(
     PathNamespace(namespace): PathNamespace,
     JsonBody(body): JsonBody<NAMES_BYTES_MAX>,
 ) -> ApiResult {
-    let body: LettersBody = request::json(&body, "a list of ids, `all` or `where`")?;
-    let changed =
-        change_letters(&broker, &namespace, LetterVerb::Delete, body.selection()?).await?;
-    let ChangedLetters { changed, problems, more } = changed;
-    let problems = letter_problems(problems);
+    let (changed, problems, more) = change(&broker, &namespace, LetterVerb::Delete, &body).await?;
     response::ok(&DeleteManyAnswer { deleted: changed, problems, more })
 }
 
