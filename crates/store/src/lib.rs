@@ -21,6 +21,7 @@ mod letter_groups;
 mod membership_store;
 mod memory;
 mod query;
+mod recount;
 mod task_store;
 
 #[cfg(feature = "conformance")]
@@ -38,4 +39,5 @@ pub use memory::MemoryStore;
 pub use query::{
     Filter, FireFilter, FirePosition, Head, KindFilter, Page, Position, Retention, Swept,
 };
+pub use recount::{recount_due, recount_groups};
 pub use task_store::TaskStore;
