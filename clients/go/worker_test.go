@@ -332,7 +332,16 @@ func TestWorkersAndCallsOutliveTheLeader(t *testing.T) {
 	watch := newClient(t, first.url, NoDiscovery())
 	topology := eventually(t, func() (*Topology, bool) {
 		topology, err := watch.Topology(ctx)
-		return topology, err == nil && len(topology.Brokers) == 3 && topology.Leader != ""
+		if err != nil || len(topology.Brokers) != 3 || topology.Leader == "" {
+			return topology, false
+		}
+		// The leader must own some of the tasks.
+		for _, broker := range topology.Brokers {
+			if len(broker.Partitions) == 0 {
+				return topology, false
+			}
+		}
+		return topology, true
 	})
 	leader := brokers[topology.Leader]
 
@@ -375,6 +384,9 @@ func TestWorkersAndCallsOutliveTheLeader(t *testing.T) {
 		t.Fatalf("only %d tasks were handled", count.Load())
 	}
 	leader.kill()
+	if count.Load() >= tasks {
+		t.Fatal("the leader was killed after the last fire")
+	}
 	if _, err := client.Schedule(ctx, "after", In(0), ToQueue("load"), JSON(0)); err != nil {
 		t.Errorf("a call after the leader was killed: %v", err)
 	}

@@ -145,6 +145,7 @@ def test_no_task_is_lost_when_the_leader_is_killed(cluster: Cluster) -> None:
             assert "id" in result.json, result
         wait_until(lambda: len(fires) > 20)
         cluster.leader().kill()
+        assert len(fires) < TASKS, "the leader was killed after the last fire"
         wait_until(lambda: set(fires) == keys)
         assert {one.name for one in first.workers()} == {"w0", "w1"}
     # A delivery may be repeated; a second fire of a task that fires once may not be.

@@ -11,3 +11,4 @@ mod keys;
 mod same_answer;
 mod store_servers;
 mod timing;
+mod workers;

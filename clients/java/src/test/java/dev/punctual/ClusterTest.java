@@ -2,6 +2,7 @@ package dev.punctual;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertInstanceOf;
+import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.punctual.support.Await;
 import dev.punctual.support.Broker;
@@ -23,7 +24,10 @@ final class ClusterTest {
         try (Cluster cluster = new Cluster()) {
             // One address is given; the client learns the others.
             Punctual p = Punctual.connect(cluster.brokers().get(0).url()).namespace("shop");
-            Await.until("three brokers have partitions", () -> p.topology().brokers().size() == 3);
+            Await.until("three brokers have partitions", () -> {
+                var brokers = p.topology().brokers();
+                return brokers.size() == 3 && brokers.stream().noneMatch(one -> one.partitions().isEmpty());
+            });
             // The fire ids that each key was handled with: one, whatever is delivered again.
             Map<String, Set<String>> handled = new ConcurrentHashMap<>();
             try (Worker worker = worker(p, "one", handled); Worker other = worker(p, "two", handled)) {
@@ -32,6 +36,7 @@ final class ClusterTest {
                 Await.until("some are handled", () -> handled.size() > TASKS / 20);
                 Broker leader = cluster.at(p.topology().leader());
                 leader.kill();
+                assertTrue(handled.size() < TASKS, "the leader was killed after the last fire");
                 Await.until("all are handled", () -> handled.size() == TASKS);
                 Await.until("all have ended", () -> p.stats().scheduled() + p.stats().firing() == 0);
                 Await.until("another broker leads", () -> !leader.address().equals(p.topology().leader()));
