@@ -109,3 +109,35 @@ impl OrphanReports {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use punctual_core::{AttemptNo, FireId, Outcome, TaskId, Timestamp};
+
+    use super::*;
+
+    fn report(millis: u64) -> Report {
+        let at = Timestamp::from_millis(millis);
+        let fire_id = FireId { task: TaskId::floor(at), nominal_at: at };
+        Report::of(fire_id, AttemptNo::FIRST, at, Some(Outcome::Acked))
+    }
+
+    #[tokio::test]
+    async fn reports_of_one_turn_are_one_message_and_a_lonely_one_is_sent_too() {
+        let (messages, received) = channel();
+        let reports = Reports::new(messages, PartitionId::FIRST, Epoch::NONE);
+        let clone = reports.clone();
+        tokio::join!(reports.send_gathered(report(1)), clone.send_gathered(report(2)));
+        reports.send_gathered(report(3)).await;
+        let sent: Vec<_> = received
+            .try_iter()
+            .map(|message| match message {
+                Message::Event(Event::Ended(reports)) => reports,
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        assert_eq!(sent, [vec![report(1), report(2)], vec![report(3)]]);
+    }
+}

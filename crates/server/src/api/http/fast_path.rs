@@ -1,9 +1,10 @@
 //! The fast path: the most frequent requests, answered without the router and its layers.
 //!
 //! These are requests about one task, to create, replace, touch or cancel it, and acks of
-//! deliveries. They pass the checks of `admission` and call the same functions as the routes. Everything out of the ordinary is left to
-//! the router: a path with percent-encoding, a body that is large or has not arrived as a whole, a
-//! request that is refused. A test compares the answers of both.
+//! deliveries. They pass the checks of `admission` and call the same functions as the routes.
+//! Everything out of the ordinary is left to the router: a path with percent-encoding, a body that
+//! is large or has not arrived as a whole, a request that is refused. A test compares the answers
+//! of both.
 
 use std::pin::Pin;
 use std::sync::Arc;

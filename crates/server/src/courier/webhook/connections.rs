@@ -39,7 +39,7 @@ use crate::telemetry::Telemetry;
 /// How long an idle connection is kept.
 const IDLE_MAX: Duration = Duration::from_secs(60);
 /// How often the pool checks for idle connections that are too old or closed by their receivers.
-const IDLE_EVERY: Duration = Duration::from_secs(5);
+const IDLE_EVERY: Duration = Duration::from_secs(1);
 /// How long a connection may take to become ready for the next request after an answer was read.
 const READY_MAX: Duration = Duration::from_millis(100);
 /// Idle connections per key: as many as a lane has deliveries in flight.
