@@ -150,7 +150,7 @@ async fn all_tasks_that_match_are_counted_and_changed() {
     let ended = ended.await;
     assert_eq!((ended.state.as_str(), ended.matched, ended.changed), ("done", 2, 2), "{ended:?}");
     assert!(ended.ended_at.is_some() && ended.by == "admin", "{ended:?}");
-    assert_eq!(shop.operations().await.unwrap(), [ended.clone()]);
+    assert_eq!(shop.operations().await.unwrap(), std::slice::from_ref(&ended));
     assert_eq!(shop.stop_operation(&started.id).await.unwrap(), ended, "it has ended already");
     assert_eq!(status(shop.operation("77").await), 404);
     assert_eq!(status(shop.start_operation("burn", orders()).await), 422);
