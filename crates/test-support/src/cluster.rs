@@ -1,7 +1,7 @@
-//! Brokers that share a Redis: all of them real processes, which end with the test.
+//! Brokers that share a store: all of them real processes, which end with the test.
 //!
 //! The brokers run on loopback, or each on a machine of its own ([`crate::network`]), so that links
-//! can be cut. The shared Redis is a pair by default; it may be any [`SharedRedis`].
+//! can be cut. The store is a pair of Redis servers by default; it may be any [`SharedServer`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, OpenOptions};
@@ -18,6 +18,7 @@ use crate::broker::{punctual_binary, send_signal};
 use crate::client::BrokerClient;
 use crate::network::TestNetwork;
 use crate::ports::free_port;
+use crate::postgres::PostgresServer;
 use crate::redis::{RedisCluster, RedisPair, RedisServer};
 use crate::wait::eventually;
 
@@ -28,8 +29,8 @@ const PORT: u16 = 7400;
 /// The timeout of a call: longer than any timeout inside a broker.
 const CALL_MAX: Duration = Duration::from_secs(8);
 
-/// Brokers and the Redis that they share.
-pub struct TestCluster<R: SharedRedis = RedisPair> {
+/// Brokers and the Redis or PostgreSQL that they share.
+pub struct TestCluster<R: SharedServer = RedisPair> {
     pub brokers: Vec<ClusterBroker>,
     pub redis: R,
     /// Flags of all brokers.
@@ -40,25 +41,36 @@ pub struct TestCluster<R: SharedRedis = RedisPair> {
     dir: Option<TempDir>,
 }
 
-/// The Redis servers of a cluster.
-pub trait SharedRedis {
-    /// Returns the value of `--redis`.
+/// The servers of the store that a cluster shares.
+pub trait SharedServer {
+    /// The flag that names the store.
+    const FLAG: &str = "--redis";
+
+    /// Returns the value of the flag.
     fn urls(&self) -> String;
 }
 
-impl SharedRedis for RedisPair {
+impl SharedServer for PostgresServer {
+    const FLAG: &str = "--postgres";
+
+    fn urls(&self) -> String {
+        self.url("postgres")
+    }
+}
+
+impl SharedServer for RedisPair {
     fn urls(&self) -> String {
         self.urls()
     }
 }
 
-impl SharedRedis for RedisServer {
+impl SharedServer for RedisServer {
     fn urls(&self) -> String {
         self.url()
     }
 }
 
-impl SharedRedis for RedisCluster {
+impl SharedServer for RedisCluster {
     fn urls(&self) -> String {
         self.urls().join(",")
     }
@@ -162,8 +174,8 @@ impl TestCluster {
     }
 }
 
-impl<R: SharedRedis> TestCluster<R> {
-    /// Starts brokers on Redis servers that run already.
+impl<R: SharedServer> TestCluster<R> {
+    /// Starts brokers on servers that run already.
     pub fn over(redis: R, count: u8, flags: &[&str], network: Option<TestNetwork>) -> Self {
         let dir = tempfile::Builder::new().prefix("punctual-cluster-").tempdir().unwrap();
         let flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
@@ -224,7 +236,7 @@ impl<R: SharedRedis> TestCluster<R> {
             .args(env.iter().map(|(name, value)| format!("{name}={}", value.display())))
             .arg(punctual_binary())
             .args(["serve", "--listen", &listen, "--log-format", "json", "--lease", LEASE])
-            .args(["--redis", &self.redis.urls()])
+            .args([R::FLAG, &self.redis.urls()])
             .args(&self.flags)
             .args(flags);
         self.brokers[index].launch(command);
@@ -306,7 +318,7 @@ impl<R: SharedRedis> TestCluster<R> {
     }
 }
 
-impl<R: SharedRedis> Drop for TestCluster<R> {
+impl<R: SharedServer> Drop for TestCluster<R> {
     fn drop(&mut self) {
         if std::thread::panicking()
             && let Some(dir) = self.dir.take()

@@ -3,7 +3,7 @@
 use std::net::Ipv4Addr;
 
 use punctual_bench::SlowNameServer;
-use punctual_test_support::cluster::SharedRedis;
+use punctual_test_support::cluster::SharedServer;
 use punctual_test_support::redis::{RedisCluster, RedisPair, RedisServer};
 use punctual_test_support::{BrokerClient, TestCluster, eventually, wait_for};
 use serde_json::json;
@@ -19,7 +19,7 @@ struct OneNamed<R> {
     named: String,
 }
 
-impl<R> SharedRedis for OneNamed<R> {
+impl<R> SharedServer for OneNamed<R> {
     fn urls(&self) -> String {
         self.named.clone()
     }

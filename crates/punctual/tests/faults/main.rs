@@ -15,6 +15,7 @@ mod disk;
 mod kill;
 mod load;
 mod memory;
+mod postgres;
 mod recurring;
 mod recurring_checks;
 mod redis_cluster;

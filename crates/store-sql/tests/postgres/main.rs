@@ -3,5 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a failed helper is a failed test")]
 
 mod conformance;
+mod damage;
 mod long_walks;
+mod opening;
+mod outages;
 mod subject;

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use punctual_test_support::cluster::SharedRedis;
+use punctual_test_support::cluster::SharedServer;
 use punctual_test_support::{RandomNumbers, TestCluster, eventually, now_millis, pause};
 
 use crate::cluster::checks::{RoundFindings, all_ended, stats};
@@ -22,7 +22,7 @@ pub(crate) struct FaultedLoad<T> {
 }
 
 impl<T> FaultedLoad<T> {
-    pub(crate) fn run<R: SharedRedis>(
+    pub(crate) fn run<R: SharedServer>(
         cluster: &mut TestCluster<R>,
         receivers: &LoadReceivers,
         (number, seed): (u64, u64),

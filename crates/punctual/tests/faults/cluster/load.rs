@@ -8,7 +8,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use punctual_core::{Namespace, Partitions, TaskKey, partition_of};
-use punctual_test_support::cluster::SharedRedis;
+use punctual_test_support::cluster::SharedServer;
 use punctual_test_support::receiver::receive_at;
 use punctual_test_support::workers::{POLLED, STREAMED};
 use punctual_test_support::{
@@ -63,7 +63,7 @@ pub(crate) struct LoadReceivers {
 
 impl LoadReceivers {
     pub(crate) fn start(
-        cluster: &TestCluster<impl SharedRedis>,
+        cluster: &TestCluster<impl SharedServer>,
         middle: IpAddr,
         partitions: u16,
     ) -> Self {
@@ -82,7 +82,7 @@ pub(crate) struct ClusterLoad {
 
 impl ClusterLoad {
     pub(crate) fn start(
-        cluster: &TestCluster<impl SharedRedis>,
+        cluster: &TestCluster<impl SharedServer>,
         receivers: &LoadReceivers,
         round: u64,
         seed: u64,

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use punctual_test_support::cluster::SharedRedis;
+use punctual_test_support::cluster::SharedServer;
 use punctual_test_support::workers::STREAMED;
 use punctual_test_support::{
     BrokerClient, RandomNumbers, TestCluster, eventually, millis, now_millis, pause,
@@ -42,7 +42,7 @@ pub(crate) struct EndedRecurringLoad {
 
 impl RecurringLoad {
     pub(crate) fn start(
-        cluster: &TestCluster<impl SharedRedis>,
+        cluster: &TestCluster<impl SharedServer>,
         receivers: &LoadReceivers,
         round: u64,
         seed: u64,

@@ -1,0 +1,60 @@
+//! Brokers that share a PostgreSQL: a broker and the database are killed, and the database hangs.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use punctual_test_support::{
+    PostgresServer, TestCluster, WebhookReceiver, eventually, now_millis, pause,
+};
+use serde_json::json;
+
+const TASKS: u64 = 400;
+/// Over which time the tasks are due, in milliseconds.
+const SPAN_MS: u64 = 12_000;
+
+#[test]
+fn every_task_fires_through_kills_of_the_leader_and_of_the_database_and_a_hang() {
+    let server = PostgresServer::start(&[]);
+    let flags = ["--partitions", "6", "--allow-private-targets"];
+    let mut cluster = TestCluster::over(server, 3, &flags, None);
+    let receiver = WebhookReceiver::start();
+    let from = u64::try_from(now_millis()).unwrap() + 1_000;
+    let tasks = (0..TASKS).map(|n| {
+        json!({"key": format!("task-{n}"), "at": from + n * SPAN_MS / TASKS,
+            "target": {"http": {"url": format!("{}/200/{n}", receiver.url)}}})
+    });
+    let (status, answer) = cluster.client(0).post("/tasks", &tasks.collect());
+    assert_eq!(status, 200, "{answer}");
+
+    pause(Duration::from_secs(2));
+    let (leader, _) = cluster.leader_and_follower();
+    cluster.brokers[leader].kill();
+    pause(Duration::from_secs(3));
+    cluster.redis.kill();
+    pause(Duration::from_millis(500));
+    cluster.redis.start_again();
+    pause(Duration::from_secs(2));
+    cluster.redis.suspend();
+    // Longer than the lease.
+    pause(Duration::from_secs(3));
+    cluster.redis.resume();
+    cluster.start_again(leader);
+
+    let mut fired: BTreeMap<String, u64> = BTreeMap::new();
+    while fired.len() < usize::try_from(TASKS).unwrap() {
+        let delivery = receiver.next_within(Duration::from_secs(20));
+        let delivery = delivery.unwrap_or_else(|| {
+            let logs: Vec<String> = cluster.brokers.iter().map(|broker| broker.logged()).collect();
+            panic!("{} of {TASKS} tasks fired\n{}", fired.len(), logs.join("\n"))
+        });
+        *fired.entry(delivery.path.clone()).or_default() += 1;
+    }
+    let twice = fired.values().filter(|count| **count > 1).count();
+    println!("{TASKS} tasks fired, {twice} of them more than once");
+    cluster.wait_until_whole();
+    let stats = eventually(|| {
+        let (status, stats) = cluster.client(leader).get("/stats");
+        (status == 200 && stats["done"] == TASKS).then_some(stats)
+    });
+    assert_eq!(stats["scheduled"], 0, "{stats}");
+}
