@@ -94,6 +94,7 @@ fn config(listen: SocketAddr, args: &[String]) -> Config {
         webhook_connections_max: CONNECTIONS_MAX,
         answer_bytes: ANSWER_BYTES_DEFAULT,
         mail_server: None,
+        connectors: ConnectorConfig::default(),
         tls: None,
         retention: punctual_store::Retention::default(),
         grace: Duration::from_millis(100),
