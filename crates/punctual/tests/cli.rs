@@ -128,8 +128,12 @@ fn with_json_an_error_is_one_object_and_the_exit_code_is_the_same() {
         ([&task[..], &["--create-only"]].concat(), exists),
         (vec!["listen", "sh op", "q"], Value::Null),
         (vec!["dead", "delete", "shop", &letter], Value::Null),
+        // A preview is refused as a broker would refuse it.
+        (
+            vec!["preview", "@daily", "--count", "x"],
+            of_field("count", "count must be a number from 1 to 100"),
+        ),
         // An error that is not from a broker has only a detail.
-        (vec!["preview", "@daily", "--count", "x"], alone("count must be a number from 1 to 100")),
         (
             [&task[..], &["--label", "a:1", "--label", "a:2"]].concat(),
             alone("--label a is given twice"),
