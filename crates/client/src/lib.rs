@@ -61,6 +61,7 @@ mod gather;
 mod namespace;
 mod record;
 mod task;
+mod task_id;
 mod time;
 pub mod webhook;
 mod wire;
@@ -94,8 +95,8 @@ pub use crate::record::{
     WebhookAnswer, WorkerInfo,
 };
 pub use crate::task::{
-    Gap, Guarantee, Misfire, NewTask, Overlap, Retry, Scheduled, Target, Task, TaskId, TaskState,
-    Twice,
+    Gap, Guarantee, Misfire, NewTask, Overlap, Retry, Scheduled, Target, Task, TaskState, Twice,
 };
+pub use crate::task_id::TaskId;
 pub use crate::time::Timestamp;
 pub use crate::worker::{RunningWorker, Worker, WorkerBuilder, WorkerCounts};

@@ -8,7 +8,6 @@ mod series;
 mod target;
 
 use std::collections::HashMap;
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,6 +16,7 @@ use punctual_proto::v1;
 use serde::Serialize;
 
 use crate::record::FireEnd;
+use crate::task_id::TaskId;
 use crate::time::millis_up;
 use crate::{Error, FireId, Problem, Timestamp};
 
@@ -24,34 +24,6 @@ pub use series::{Gap, Misfire, Overlap, Twice};
 pub use target::Target;
 
 const JSON: &str = "application/json";
-
-/// The id of a task, which the broker gives it.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct TaskId(String);
-
-impl TaskId {
-    pub(crate) fn new(id: String) -> Self {
-        Self(id)
-    }
-
-    /// The id as text.
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Display for TaskId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl From<&str> for TaskId {
-    fn from(id: &str) -> Self {
-        Self(id.to_owned())
-    }
-}
 
 /// How often a fire may be received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -17,7 +17,8 @@ use tonic::{Code, Status};
 use crate::answer::{CancelResult, Touched};
 use crate::delivery::{Delivery, DeliveryToken, FireId};
 use crate::error::{CallFailure, ExistingTask, Problem, innermost};
-use crate::task::{Scheduled, Task, TaskId, TaskState};
+use crate::task::{Scheduled, Task, TaskState};
+use crate::task_id::TaskId;
 use crate::{Error, Timestamp};
 
 /// The metadata of a status with which a broker sends the whole [`Problem`].

@@ -128,8 +128,12 @@ fn with_json_an_error_is_one_object_and_the_exit_code_is_the_same() {
         ([&task[..], &["--create-only"]].concat(), exists),
         (vec!["listen", "sh op", "q"], Value::Null),
         (vec!["dead", "delete", "shop", &letter], Value::Null),
+        // A preview is refused as a broker would refuse it.
+        (
+            vec!["preview", "@daily", "--count", "x"],
+            of_field("count", "count must be a number from 1 to 100"),
+        ),
         // An error that is not from a broker has only a detail.
-        (vec!["preview", "@daily", "--count", "x"], alone("count must be a number from 1 to 100")),
         (
             [&task[..], &["--label", "a:1", "--label", "a:2"]].concat(),
             alone("--label a is given twice"),
@@ -734,4 +738,118 @@ fn bench_beside_redis_says_what_is_missing() {
     let output = command.arg(dir.path()).env("PATH", dir.path()).output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && errors.contains("install Redis"), "{errors}");
+}
+
+/// Runs a command with standard input.
+fn punctual_with(broker: &Broker, args: &[&str], input: &str) -> (bool, String, String) {
+    use std::io::Write as _;
+    let mut child = Command::new(field::punctual_binary())
+        .args(args)
+        .env("PUNCTUAL_BROKER", format!("http://{}", broker.address))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (output.status.success(), text(output.stdout), text(output.stderr))
+}
+
+#[test]
+fn a_wrong_line_of_a_file_does_not_stop_the_others_and_fails_the_command() {
+    let broker = Broker::start(&[]);
+    let good = r#"{"key": "a", "in": "1h", "target": {"queue": "q"}}"#;
+    let lines =
+        format!("{good}\n\n{{\"in\": \"soon\", \"target\": {{\"queue\": \"q\"}}}}\nno\n{good}");
+    let file = ["schedule", "shop", "--file", "-"];
+    let (success, printed, errors) = punctual_with(&broker, &file, &lines);
+    assert!(!success && errors.contains("2 tasks were not scheduled"), "{errors}");
+    assert!(printed.contains("line 3: in"), "{printed}");
+    assert!(printed.contains("line 4: ") && printed.contains("scheduled 2 of 4"), "{printed}");
+    let (_, printed, _) = punctual_with(&broker, &[&file[..], &["--json"]].concat(), &lines);
+    let results: Vec<Value> =
+        printed.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!((results.len(), &results[1]["field"]), (4, &json!("in")));
+    let again = [&file[..], &["--idempotency-key", "import-7"]].concat();
+    let keyless = r#"{"in": "1h", "target": {"queue": "q"}}"#;
+    for _ in 0..2 {
+        let (success, printed, errors) = punctual_with(&broker, &again, keyless);
+        assert!(success && printed == "scheduled 1 of 1\n", "{printed}{errors}");
+    }
+    assert_eq!(json_of(&broker, &["stats", "shop"])["scheduled"], 2, "sent twice, made once");
+    let (success, _, errors) = punctual_with(&broker, &file, "\n");
+    assert!(!success && errors.contains("has no tasks"), "{errors}");
+    let (success, _, errors) =
+        punctual(&broker, &["schedule", "shop", "--file", "x", "--in", "1h"]);
+    assert!(!success && errors.contains("cannot be used with"), "{errors}");
+}
+
+#[test]
+fn deliveries_are_leased_and_settled_by_token_and_a_stale_one_fails_the_command() {
+    let broker = Broker::start(&[]);
+    json_of(&broker, &["schedule", "shop", "a", "--in", "0s", "--queue", "q", "--payload", "7"]);
+    let lease = ["lease", "shop", "q", "--wait", "10s", "--lease", "1m"];
+    let leased = json_of(&broker, &lease);
+    let token = leased["deliveries"][0]["token"].as_str().unwrap();
+    let extended = json_of(&broker, &["extend", "shop", "q", token, "2m"]);
+    assert_eq!(extended["result"], "extended");
+    let acked = json_of(&broker, &["ack", "shop", "q", token, "--result", "[1]"]);
+    assert_eq!(acked["results"][0]["result"], "acked");
+    for args in [
+        vec!["ack", "shop", "q", token],
+        vec!["fail", "shop", "q", token, "late", "--retry-in", "1s"],
+        vec!["refuse", "shop", "q", token, "late"],
+        vec!["extend", "shop", "q", token, "1m"],
+    ] {
+        let (success, printed, errors) = punctual(&broker, &args);
+        assert!(!success && printed.contains("stale"), "{args:?}: {printed}{errors}");
+    }
+    let (success, table, _) = punctual(&broker, &["lease", "shop", "q"]);
+    assert!(success && table == "none\n", "{table}");
+}
+
+#[test]
+fn many_keys_are_touched_and_many_ids_cancelled() {
+    let broker = Broker::start(&[]);
+    let create = r#"{"within": "48h", "target": {"queue": "silent"}}"#;
+    let made = json_of(&broker, &["touch", "home", "a", "b", "--create", create]);
+    assert_eq!(made, json!({"touched": 0, "created": 2, "missing": []}));
+    let (success, printed, _) = punctual_with(&broker, &["touch", "home", "--file", "-"], "a\nc\n");
+    assert!(!success && printed.contains("touched 1, created 0\nc: there is no task"), "{printed}");
+    let ids: Vec<String> = ["a", "b"]
+        .map(|key| json_of(&broker, &["show", "home", key])["id"].as_str().unwrap().to_owned())
+        .to_vec();
+    let cancelled = json_of(&broker, &["cancel", "home", "--ids", &ids[0], &ids[1]]);
+    assert_eq!(cancelled["results"][1], json!({"id": ids[1], "result": "cancelled"}));
+}
+
+#[test]
+fn a_webhook_is_verified_without_a_broker() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    std::fs::write(path("secret"), "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw\n").unwrap();
+    let headers = "POST /hook HTTP/1.1\nWebhook-Id: msg_p5jXN8AQM9LWM0D4loKWxJek\n\
+                   Webhook-Timestamp: 1614265330\n\
+                   Webhook-Signature: v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=\n";
+    std::fs::write(path("headers"), headers).unwrap();
+    std::fs::write(path("body"), r#"{"test": 2432232314}"#).unwrap();
+    let verify = |more: &[&str]| {
+        let output = Command::new(field::punctual_binary())
+            .args(["verify", "--secret", &format!("@{}", path("secret"))])
+            .args(["--headers", &path("headers"), "--body", &path("body")])
+            .args(more)
+            .output()
+            .unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        (output.status.success(), text(output.stdout), text(output.stderr))
+    };
+    let now = ["--now", "2021-02-25T15:02:10Z"];
+    assert_eq!(verify(&now), (true, "valid\n".to_owned(), String::new()));
+    let (success, printed, errors) = verify(&[]);
+    assert!(!success && printed.is_empty() && errors.contains("300 s from now"), "{errors}");
+    let other = [&now[..], &["--header", "webhook-id:other", "--json"]].concat();
+    let (success, printed, _) = verify(&other);
+    assert!(!success && printed.starts_with(r#"{"reason":"no signature"#), "{printed}");
 }

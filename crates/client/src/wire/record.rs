@@ -11,7 +11,7 @@ use crate::record::{
     FirePage, Forecast, NextFire, QueueInfo, Redriven, SkippedTimes, Stats, WebhookAnswer,
     WorkerInfo,
 };
-use crate::task::TaskId;
+use crate::task_id::TaskId;
 use crate::{Error, Timestamp};
 
 pub(crate) fn fire_page(answer: v1::FiresResponse) -> FirePage {

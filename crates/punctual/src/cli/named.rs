@@ -70,7 +70,7 @@ impl CancelArgs {
   punctual touch fleet device-7
   punctual touch fleet device-7 --within 1h
   punctual touch fleet device-7 device-8 device-9
-  punctual touch fleet device-7 --create '{\"within\": \"48h\", \"target\": {\"queue\": \"silent\"}}'
+  punctual touch fleet device-7 --create '{\"within\": \"48h\", \"target\": {\"queue\": \"q\"}}'
   punctual touch fleet --file seen.txt --create @watch.json")]
 pub(crate) struct TouchArgs {
     /// The namespace
@@ -115,7 +115,7 @@ impl TouchArgs {
         if let Some(create) = &self.create {
             body["create"] = read_json_text("--create", create)?;
         }
-        let mut all = TouchedKeys::default();
+        let mut all = TouchTotals::default();
         for batch in names_of(&self.tasks, self.file.as_deref())?.chunks(NAMES_MAX) {
             body["keys"] = json!(batch);
             all.add(self.broker.post(&format!("/v1/{namespace}/touch"), &body)?);
@@ -131,14 +131,14 @@ impl TouchArgs {
 
 /// The answers to several batches together.
 #[derive(Debug, Default)]
-struct TouchedKeys {
+struct TouchTotals {
     touched: u64,
     created: u64,
     missing: Vec<Value>,
     problems: Vec<Value>,
 }
 
-impl TouchedKeys {
+impl TouchTotals {
     fn add(&mut self, mut answer: Value) {
         self.touched += answer["touched"].as_u64().unwrap_or_default();
         self.created += answer["created"].as_u64().unwrap_or_default();
@@ -203,7 +203,7 @@ mod tests {
 
     #[test]
     fn the_answers_to_batches_of_touches_add_up() {
-        let mut all = TouchedKeys::default();
+        let mut all = TouchTotals::default();
         all.add(json!({"touched": 2, "created": 1, "missing": ["a"]}));
         let problem = json!({"key": "b\u{1b}", "problem": {"detail": "a series"}});
         all.add(json!({"touched": 1, "created": 0, "missing": [], "problems": [problem]}));

@@ -1,5 +1,5 @@
-//! The commands for existing tasks: `show`, `list`, `pause`, `resume`, `fire` and `history`. `named`
-//! has those that take many tasks.
+//! The commands for existing tasks: `show`, `list`, `pause`, `resume`, `fire` and `history`.
+//! `named` has those that take many tasks.
 
 use serde_json::{Value, json};
 
