@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// Why there is no connection, or why a statement has no result.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, Clone, thiserror::Error)]
 pub enum SqlError {
     /// Correct the URL or a file that it names.
     #[error("{0}")]

@@ -4,10 +4,10 @@
 //! Callers that arrive while a connection is being opened wait for it.
 
 use std::future::Future;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::Mutex;
+use tokio::sync::Notify;
 
 use crate::error::SqlError;
 
@@ -44,52 +44,111 @@ impl Pauses {
 }
 
 /// One connection that is opened when it is needed.
+///
+/// It is opened by a task of its own: a caller that gives up, because its own deadline is shorter
+/// than a pause or a handshake, does not begin them anew.
 #[derive(Debug)]
 pub struct Reconnecting<C> {
+    shared: Arc<Shared<C>>,
+}
+
+#[derive(Debug)]
+struct Shared<C> {
     state: Mutex<State<C>>,
+    /// Wakes the callers when an attempt has ended.
+    attempted: Notify,
 }
 
 #[derive(Debug)]
 struct State<C> {
     open: Option<Arc<C>>,
+    connecting: bool,
+    last_error: Option<SqlError>,
     pauses: Pauses,
+}
+
+impl<C> Shared<C> {
+    /// A panic cannot leave this state half-written.
+    fn state(&self) -> MutexGuard<'_, State<C>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Ends an attempt, also if its task ends without a result.
+struct Attempt<C>(Arc<Shared<C>>);
+
+impl<C> Drop for Attempt<C> {
+    fn drop(&mut self) {
+        self.0.state().connecting = false;
+        self.0.attempted.notify_waiters();
+    }
 }
 
 impl<C> Default for Reconnecting<C> {
     fn default() -> Self {
-        Self { state: Mutex::new(State { open: None, pauses: Pauses::default() }) }
+        let (open, last_error) = (None, None);
+        let state = State { open, connecting: false, last_error, pauses: Pauses::default() };
+        let shared = Shared { state: Mutex::new(state), attempted: Notify::new() };
+        Self { shared: Arc::new(shared) }
     }
 }
 
-impl<C> Reconnecting<C> {
+impl<C: Send + Sync + 'static> Reconnecting<C> {
     /// Returns the open connection, or opens one with `connect`, after a pause if the last attempt
-    /// failed.
+    /// failed. Callers that arrive during an attempt share its result.
     pub async fn get<F>(&self, connect: impl FnOnce() -> F) -> Result<Arc<C>, SqlError>
     where
-        F: Future<Output = Result<C, SqlError>>,
+        F: Future<Output = Result<C, SqlError>> + Send + 'static,
     {
-        let mut state = self.state.lock().await;
-        if let Some(open) = &state.open {
-            return Ok(Arc::clone(open));
+        let attempted = self.shared.attempted.notified();
+        tokio::pin!(attempted);
+        attempted.as_mut().enable();
+        {
+            let mut state = self.shared.state();
+            if let Some(open) = &state.open {
+                return Ok(Arc::clone(open));
+            }
+            if !state.connecting {
+                state.connecting = true;
+                let attempt = Attempt(Arc::clone(&self.shared));
+                tokio::spawn(attempt.run(state.pauses.current(), connect()));
+            }
         }
-        let pause = state.pauses.current();
-        // Counted before the attempt: a caller that gives up during it has not succeeded either.
-        state.pauses.failed();
+        attempted.await;
+        let state = self.shared.state();
+        match (&state.open, &state.last_error) {
+            (Some(open), _) => Ok(Arc::clone(open)),
+            (None, Some(error)) => Err(error.clone()),
+            (None, None) => Err(SqlError::Unexpected("connecting ended early".to_owned())),
+        }
+    }
+
+    /// Forgets a connection that broke, unless a newer one has replaced it.
+    pub fn lost(&self, connection: &Arc<C>) {
+        let mut state = self.shared.state();
+        if state.open.as_ref().is_some_and(|open| Arc::ptr_eq(open, connection)) {
+            state.open = None;
+        }
+    }
+}
+
+impl<C> Attempt<C> {
+    async fn run(self, pause: Duration, connect: impl Future<Output = Result<C, SqlError>>) {
         if !pause.is_zero() {
             // An await that never completes, bounded by the pause.
             let _ = tokio::time::timeout(pause, std::future::pending::<()>()).await;
         }
-        let connection = Arc::new(connect().await?);
-        state.pauses.succeeded();
-        state.open = Some(Arc::clone(&connection));
-        Ok(connection)
-    }
-
-    /// Forgets a connection that broke, unless a newer one has replaced it.
-    pub async fn lost(&self, connection: &Arc<C>) {
-        let mut state = self.state.lock().await;
-        if state.open.as_ref().is_some_and(|open| Arc::ptr_eq(open, connection)) {
-            state.open = None;
+        let connected = connect.await;
+        let mut state = self.0.state();
+        match connected {
+            Ok(connection) => {
+                state.pauses.succeeded();
+                state.open = Some(Arc::new(connection));
+            }
+            Err(error) => {
+                state.pauses.failed();
+                state.last_error = Some(error);
+            }
         }
     }
 }
@@ -97,6 +156,26 @@ impl<C> Reconnecting<C> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn callers_that_give_up_do_not_delay_the_connection() {
+        let kept: Reconnecting<u32> = Reconnecting::default();
+        let slow = || async {
+            let _ =
+                tokio::time::timeout(Duration::from_millis(60), std::future::pending::<()>()).await;
+            Ok(7)
+        };
+        let mut attempts = 0;
+        let found = loop {
+            attempts += 1;
+            let patience = Duration::from_millis(10);
+            if let Ok(found) = tokio::time::timeout(patience, kept.get(slow)).await {
+                break found;
+            }
+            assert!(attempts < 1000, "the connection is never opened");
+        };
+        assert_eq!(*found.unwrap(), 7);
+    }
 
     #[test]
     fn pauses_grow_up_to_a_bound_and_begin_anew_after_a_success() {

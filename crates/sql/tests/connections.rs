@@ -89,12 +89,16 @@ async fn a_server_that_hangs_costs_the_timeout_and_one_that_is_back_is_found_aga
     options.statement_timeout = SHORT;
     options.connect_timeout = SHORT;
     let kept = Reconnecting::default();
-    let connect = || postgres::connect(&options);
+    let options = Arc::new(options);
+    let connect = || {
+        let options = Arc::clone(&options);
+        async move { postgres::connect(&options).await }
+    };
     let connection: Arc<postgres::PostgresConnection> = kept.get(connect).await.unwrap();
     server.suspend();
     let error = one(&connection).await.unwrap_err();
     assert!(matches!(error, SqlError::Silent(_)), "{error}");
-    kept.lost(&connection).await;
+    kept.lost(&connection);
     assert!(kept.get(connect).await.is_err());
     server.resume();
     let connection = kept.get(connect).await.unwrap();
@@ -102,7 +106,7 @@ async fn a_server_that_hangs_costs_the_timeout_and_one_that_is_back_is_found_aga
     server.kill();
     let error = one(&connection).await.unwrap_err();
     assert!(error.breaks_connection(), "{error}");
-    kept.lost(&connection).await;
+    kept.lost(&connection);
     assert!(kept.get(connect).await.is_err());
     server.start_again();
     let connection = kept.get(connect).await.unwrap();

@@ -367,9 +367,11 @@ impl PostgresStore {
             pending.push(simple("COMMIT"));
             client.within(all_in_order(pending)).await
         };
+        let guard = session.guard();
         let sent = sent.await;
+        guard.ended();
         if let Err(error) = &sent {
-            slot.failed(&session, error).await;
+            slot.failed(&session, error);
         }
         sent
     }

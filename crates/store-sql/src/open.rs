@@ -146,7 +146,7 @@ async fn create(connection: &PostgresConnection, cluster: &str) -> Result<(), Sq
 /// so that two brokers that start together agree.
 pub(crate) async fn get_or_propose(
     slot: &SessionSlot,
-    options: &SessionOptions,
+    options: &Arc<SessionOptions>,
     name: &str,
     proposed: &str,
 ) -> Result<String, StoreError> {

@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 
@@ -45,14 +46,52 @@ pub(crate) struct Session {
     pub(crate) connection: PostgresConnection,
     /// By their text.
     statements: Mutex<HashMap<&'static str, Statement>>,
+    /// Calls in a row whose caller gave up: its deadline may be shorter than the timeout.
+    unanswered: AtomicU32,
+}
+
+/// After so many calls in a row without an answer the connection counts as broken. One alone may be
+/// a caller that went away.
+const UNANSWERED_MAX: u32 = 2;
+
+/// Notes whether a call ended, or its caller gave up.
+pub(crate) struct CallGuard<'a> {
+    session: &'a Session,
+    ended: bool,
+}
+
+impl CallGuard<'_> {
+    pub(crate) fn ended(mut self) {
+        self.ended = true;
+        self.session.unanswered.store(0, Ordering::Relaxed);
+    }
+}
+
+impl Drop for CallGuard<'_> {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.session.unanswered.fetch_add(1, Ordering::Relaxed);
+        }
+    }
 }
 
 impl Session {
-    async fn open(options: &SessionOptions, role: SessionRole) -> Result<Self, SqlError> {
+    async fn open(options: Arc<SessionOptions>, role: SessionRole) -> Result<Self, SqlError> {
         let connection = postgres::connect(&options.sql).await?;
-        let setup = setup(options, role);
+        let setup = setup(&options, role);
         connection.within(connection.batch_execute(&setup)).await?;
-        Ok(Self { connection, statements: Mutex::default() })
+        let unanswered = AtomicU32::new(0);
+        Ok(Self { connection, statements: Mutex::default(), unanswered })
+    }
+
+    /// Begins a call.
+    pub(crate) const fn guard(&self) -> CallGuard<'_> {
+        CallGuard { session: self, ended: false }
+    }
+
+    fn is_broken(&self) -> bool {
+        let unanswered = self.unanswered.load(Ordering::Relaxed);
+        self.connection.is_closed() || unanswered >= UNANSWERED_MAX
     }
 
     /// Returns a prepared statement. It is prepared once per connection.
@@ -118,29 +157,40 @@ impl SessionSlot {
         Self { role, kept: Reconnecting::default() }
     }
 
-    pub(crate) async fn session(&self, options: &SessionOptions) -> Result<Arc<Session>, SqlError> {
-        self.kept.get(|| Session::open(options, self.role)).await
+    pub(crate) async fn session(
+        &self,
+        options: &Arc<SessionOptions>,
+    ) -> Result<Arc<Session>, SqlError> {
+        let open = || Session::open(Arc::clone(options), self.role);
+        let session = self.kept.get(open).await?;
+        if !session.is_broken() {
+            return Ok(session);
+        }
+        self.kept.lost(&session);
+        self.kept.get(open).await
     }
 
     /// Forgets the session if the error shows that it is unusable.
-    pub(crate) async fn failed(&self, session: &Arc<Session>, error: &SqlError) {
+    pub(crate) fn failed(&self, session: &Arc<Session>, error: &SqlError) {
         let closed = session.connection.is_closed();
         if closed || error.breaks_connection() || error.code() == Some(READ_ONLY) {
-            self.kept.lost(session).await;
+            self.kept.lost(session);
         }
     }
 
     /// Runs one statement.
     pub(crate) async fn query(
         &self,
-        options: &SessionOptions,
+        options: &Arc<SessionOptions>,
         text: &'static str,
         params: Params<'_>,
     ) -> Result<Vec<Row>, SqlError> {
         let session = self.session(options).await?;
+        let guard = session.guard();
         let rows = session.query(text, params).await;
+        guard.ended();
         if let Err(error) = &rows {
-            self.failed(&session, error).await;
+            self.failed(&session, error);
         }
         rows
     }
@@ -148,7 +198,7 @@ impl SessionSlot {
     /// Runs one statement for a method of the store.
     pub(crate) async fn call(
         &self,
-        options: &SessionOptions,
+        options: &Arc<SessionOptions>,
         text: &'static str,
         params: Params<'_>,
     ) -> Result<Vec<Row>, StoreError> {

@@ -1,6 +1,7 @@
 //! The store on a real PostgreSQL: the conformance suite, its own additions, and faults.
 
-#![allow(clippy::unwrap_used, reason = "a failed helper is a failed test")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a failed helper is a failed test")]
+#![allow(clippy::cloned_ref_to_slice_refs, reason = "`[task.clone()]` is a list of one")]
 
 mod conformance;
 mod damage;
