@@ -20,7 +20,7 @@ use punctual_sql::Pauses;
 use tokio::sync::{Notify, watch};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use crate::line::{LaneKey, Line, Waiting};
+use crate::line::{LaneKey, Line, LineEntry};
 use crate::settings::{Connection, Connections};
 use crate::sink::{SessionLost, Sink, SinkSession, failed};
 
@@ -61,7 +61,7 @@ pub type Observer = Arc<dyn Fn(ConnectorEvent<'_>) + Send + Sync>;
 pub struct SinkCourier {
     pipes: BTreeMap<ConnectionName, Arc<Pipe>>,
     rules: Connections,
-    owners: Arc<Owners>,
+    owners: Arc<OwnerList>,
     clock: Arc<dyn Clock>,
     observer: Observer,
     stop: watch::Sender<Stop>,
@@ -77,7 +77,7 @@ enum Stop {
 
 /// The owners that learn which connections are away.
 #[derive(Debug, Default)]
-struct Owners(Mutex<Vec<(PartitionId, OwnerHandle)>>);
+struct OwnerList(Mutex<Vec<(PartitionId, OwnerHandle)>>);
 
 /// A connection, its line and its sessions.
 struct Pipe {
@@ -174,8 +174,8 @@ impl SinkCourier {
         courier
     }
 
-    fn worker(&self, pipe: &Arc<Pipe>) -> Worker {
-        Worker {
+    fn worker(&self, pipe: &Arc<Pipe>) -> SessionRunner {
+        SessionRunner {
             pipe: Arc::clone(pipe),
             owners: Arc::clone(&self.owners),
             clock: Arc::clone(&self.clock),
@@ -290,7 +290,7 @@ impl Courier for SinkCourier {
             match (self.not_allowed(&delivery), pipe, key) {
                 (None, Some(pipe), Some(key)) => {
                     let reports = reports.clone();
-                    lock(&pipe.line).push(key, Waiting { delivery, reports, since: now });
+                    lock(&pipe.line).push(key, LineEntry { delivery, reports, since: now });
                     pipe.work.notify_one();
                 }
                 (result, ..) => {
@@ -313,15 +313,15 @@ impl Courier for SinkCourier {
 }
 
 /// Runs one session of a connection.
-struct Worker {
+struct SessionRunner {
     pipe: Arc<Pipe>,
-    owners: Arc<Owners>,
+    owners: Arc<OwnerList>,
     clock: Arc<dyn Clock>,
     observer: Observer,
     stop: watch::Receiver<Stop>,
 }
 
-impl Worker {
+impl SessionRunner {
     /// Keeps a session open and sends what waits. Returns when the courier is dropped.
     async fn run(mut self) {
         let mut pauses = Pauses::default();
@@ -388,7 +388,7 @@ impl Worker {
         &mut self,
         session: &mut Box<dyn SinkSession>,
         key: &LaneKey,
-        batch: Vec<Waiting>,
+        batch: Vec<LineEntry>,
     ) -> Option<SessionLost> {
         let now = self.clock.now();
         let (mut deliveries, mut routes, mut unsent) = (Vec::new(), Vec::new(), Vec::new());
@@ -432,7 +432,8 @@ impl Worker {
         self.pipe.in_flight.fetch_sub(count, Ordering::AcqRel);
         if let Some(lost) = &lost {
             let (connection, namespace) = (&self.pipe.name, &key.namespace);
-            tracing::warn!(%connection, %namespace, deliveries = count, error = %lost, "session lost");
+            let error = lost;
+            tracing::warn!(%connection, %namespace, deliveries = count, %error, "session lost");
         }
         lost
     }
@@ -540,9 +541,9 @@ const fn state_of(open: usize) -> ConnectionState {
 }
 
 /// Reports deliveries as not sent.
-fn report_unsent(waiting: Vec<Waiting>) {
+fn report_unsent(waiting: Vec<LineEntry>) {
     let mut reports = ReportGroups::default();
-    for Waiting { delivery, reports: route, .. } in waiting {
+    for LineEntry { delivery, reports: route, .. } in waiting {
         // From now on it cannot be sent, whatever the permit says.
         delivery.permit.give_up();
         reports.add(route, delivery.report(None));

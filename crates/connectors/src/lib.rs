@@ -19,5 +19,5 @@ pub use outbox::{OutboxSource, SourceState};
 pub use settings::{
     ConnectionSettings, Connections, ConnectorConfig, SettingsError, SourceSettings,
 };
-pub use sink::{BoxFuture, SendResult, SessionLost, Sink, SinkSession};
+pub use sink::{DynFuture, SendResult, SessionLost, Sink, SinkSession};
 pub use source::{Applied, Intake, SourceCommand, Verb};

@@ -12,7 +12,7 @@ use punctual_engine::{Delivery, Reports};
 
 /// A delivery that waits, and where its report goes.
 #[derive(Debug)]
-pub(crate) struct Waiting {
+pub(crate) struct LineEntry {
     pub(crate) delivery: Delivery,
     pub(crate) reports: Reports,
     /// When the courier got it.
@@ -40,8 +40,8 @@ impl LaneKey {
 }
 
 #[derive(Debug, Default)]
-struct Lane {
-    waiting: VecDeque<Waiting>,
+struct ConnectionLane {
+    waiting: VecDeque<LineEntry>,
     /// Batches that sessions have.
     sending: usize,
 }
@@ -49,7 +49,7 @@ struct Lane {
 /// The lanes of one connection.
 #[derive(Debug)]
 pub(crate) struct Line {
-    lanes: HashMap<LaneKey, Lane>,
+    lanes: HashMap<LaneKey, ConnectionLane>,
     /// Lanes with waiting deliveries, the next one first.
     turns: VecDeque<LaneKey>,
     waiting: usize,
@@ -65,7 +65,7 @@ impl Line {
         self.waiting
     }
 
-    pub(crate) fn push(&mut self, key: LaneKey, waiting: Waiting) {
+    pub(crate) fn push(&mut self, key: LaneKey, waiting: LineEntry) {
         let lane = self.lanes.entry(key.clone()).or_default();
         if lane.waiting.is_empty() {
             self.turns.push_back(key);
@@ -75,12 +75,12 @@ impl Line {
     }
 
     /// Takes the next batch: of one lane, of at most `max` deliveries that have the same time.
-    pub(crate) fn take(&mut self, max: usize) -> Option<(LaneKey, Vec<Waiting>)> {
+    pub(crate) fn take(&mut self, max: usize) -> Option<(LaneKey, Vec<LineEntry>)> {
         let at = self.turns.iter().position(|key| self.may_send(key))?;
         let key = self.turns.remove(at)?;
         let lane = self.lanes.get_mut(&key)?;
         let timeout = lane.waiting.front()?.delivery.definition.timeout;
-        let fits = |waiting: &&Waiting| waiting.delivery.definition.timeout == timeout;
+        let fits = |waiting: &&LineEntry| waiting.delivery.definition.timeout == timeout;
         let count = lane.waiting.iter().take(max).take_while(fits).count();
         let batch: Vec<_> = lane.waiting.drain(..count).collect();
         lane.sending += 1;
@@ -110,8 +110,8 @@ impl Line {
 
     /// Removes deliveries that may not be sent any more, and with `held_max` those that have waited
     /// that long.
-    pub(crate) fn sweep(&mut self, now: Timestamp, held_max: Option<Duration>) -> Vec<Waiting> {
-        let ends = |waiting: &Waiting| {
+    pub(crate) fn sweep(&mut self, now: Timestamp, held_max: Option<Duration>) -> Vec<LineEntry> {
+        let ends = |waiting: &LineEntry| {
             let held = held_max.is_some_and(|held| waiting.since.after(held) <= now);
             held || waiting.delivery.permit.check(now).is_err()
         };
@@ -142,7 +142,7 @@ impl Line {
     }
 
     /// Removes all deliveries that wait.
-    pub(crate) fn clear(&mut self) -> Vec<Waiting> {
+    pub(crate) fn clear(&mut self) -> Vec<LineEntry> {
         self.turns.clear();
         self.waiting = 0;
         self.lanes.values_mut().flat_map(|lane| std::mem::take(&mut lane.waiting)).collect()

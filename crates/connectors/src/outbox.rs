@@ -19,7 +19,7 @@ use tokio::time::timeout;
 
 use crate::courier::{ConnectorEvent, Observer};
 use crate::settings::OutboxSettings;
-use crate::sink::BoxFuture;
+use crate::sink::DynFuture;
 use crate::source::{Applied, Intake, SourceCommand, Verb};
 
 /// How long a broker that hangs keeps the rows of a round: the database ends its session then.
@@ -52,10 +52,10 @@ struct RoundEnd {
 /// A session with the database of an outbox.
 trait OutboxSession: Send {
     /// Begins a round and locks at most `max` rows. `None` if another broker has a round.
-    fn begin(&mut self, max: usize) -> BoxFuture<'_, Result<Option<Vec<OutboxRow>>, SqlError>>;
+    fn begin(&mut self, max: usize) -> DynFuture<'_, Result<Option<Vec<OutboxRow>>, SqlError>>;
 
     /// Ends the round: deletes and moves rows, and commits.
-    fn end<'a>(&'a mut self, end: &'a RoundEnd) -> BoxFuture<'a, Result<(), SqlError>>;
+    fn end<'a>(&'a mut self, end: &'a RoundEnd) -> DynFuture<'a, Result<(), SqlError>>;
 }
 
 /// What a source does at present, for operators.

@@ -231,7 +231,8 @@ impl Connections {
         let open = connection.namespaces.iter().any(|open| matches(open, namespace.as_str()));
         if !open {
             let problem = format!(
-                "connection {name:?} is not open to namespace {:?}; see connections.{name}.namespaces",
+                "connection {name:?} is not open to namespace {:?}; see \
+                 connections.{name}.namespaces",
                 namespace.as_str()
             );
             return Err(invalid("connection", problem));

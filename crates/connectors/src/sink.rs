@@ -12,13 +12,13 @@ use punctual_core::{Answer, AttemptResult, Guarantee, Outcome, Reason};
 use punctual_engine::Delivery;
 
 /// A future of a trait object.
-pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+pub type DynFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// Opens sessions with the other side of one connection.
 pub trait Sink: fmt::Debug + Send + Sync {
     /// Opens a session. Contract: returns within the time that the connection has for connecting,
     /// and the error says what failed without any secret.
-    fn connect(&self) -> BoxFuture<'_, Result<Box<dyn SinkSession>, String>>;
+    fn connect(&self) -> DynFuture<'_, Result<Box<dyn SinkSession>, String>>;
 }
 
 /// A session with the other side of a connection.
@@ -29,10 +29,10 @@ pub trait SinkSession: Send {
     /// had no effect. [`Outcome::Acked`] means that the other side has confirmed; a refusal means
     /// that it never will. If the outcome of a delivery is unknown, its result is that of
     /// [`unknown`]. Dropping the future gives the session up; the caller then drops the session.
-    fn send<'a>(&'a mut self, batch: &'a [Delivery]) -> BoxFuture<'a, SendResult>;
+    fn send<'a>(&'a mut self, batch: &'a [Delivery]) -> DynFuture<'a, SendResult>;
 
     /// Whether the other side still answers. Called while the session has nothing to do.
-    fn check(&mut self) -> BoxFuture<'_, Result<(), SessionLost>>;
+    fn check(&mut self) -> DynFuture<'_, Result<(), SessionLost>>;
 }
 
 /// What came of a batch.

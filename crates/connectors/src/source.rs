@@ -6,7 +6,7 @@
 
 use std::fmt;
 
-use crate::sink::BoxFuture;
+use crate::sink::DynFuture;
 use punctual_core::Namespace;
 
 /// A command of a source.
@@ -79,5 +79,5 @@ pub trait Intake: fmt::Debug + Send + Sync {
     /// Applies commands. Commands of one task are applied in the order given. Contract: returns
     /// one result per command in order, within a bounded time, and a command with an id that was
     /// applied before creates no second task.
-    fn apply(&self, commands: Vec<SourceCommand>) -> BoxFuture<'_, Vec<Applied>>;
+    fn apply(&self, commands: Vec<SourceCommand>) -> DynFuture<'_, Vec<Applied>>;
 }

@@ -19,8 +19,8 @@ use punctual_core::{AttemptResult, SinkAddress, StatementName, Target};
 use punctual_engine::Delivery;
 use punctual_sql::{SqlKind, SqlOptions};
 
-use crate::sink::{BoxFuture, Sink, SinkSession, failed, refused};
-use batch::Call;
+use crate::sink::{DynFuture, Sink, SinkSession, failed, refused};
+use batch::StatementCall;
 use statement::Statement;
 
 /// A database whose statements tasks may run.
@@ -35,7 +35,7 @@ pub(crate) struct SqlSink {
 }
 
 impl Sink for SqlSink {
-    fn connect(&self) -> BoxFuture<'_, Result<Box<dyn SinkSession>, String>> {
+    fn connect(&self) -> DynFuture<'_, Result<Box<dyn SinkSession>, String>> {
         Box::pin(async {
             let session: Box<dyn SinkSession> = match self.options.kind {
                 SqlKind::Postgres => Box::new(postgres::PostgresSession::open(self).await?),
@@ -51,7 +51,7 @@ impl Sink for SqlSink {
 struct BatchPlan {
     /// `None` if the configuration has the statement no longer; then all have a result.
     statement: Option<(StatementName, String)>,
-    calls: Vec<Call>,
+    calls: Vec<StatementCall>,
     /// The results of deliveries that need not be run.
     results: Vec<Option<AttemptResult>>,
 }
@@ -78,7 +78,7 @@ impl SqlSink {
                 Ok(values) => {
                     let guarantee = delivery.definition.guarantee;
                     let fire_id = delivery.fire_id.to_string();
-                    calls.push(Call { at, values, fire_id, guarantee });
+                    calls.push(StatementCall { at, values, fire_id, guarantee });
                     None
                 }
                 Err(problem) => Some(refused(&problem)),

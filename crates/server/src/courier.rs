@@ -1,6 +1,6 @@
 //! Couriers carry deliveries to their targets: `webhook` sends HTTP requests, `queue` leases
-//! deliveries to workers, `mail` sends the notices of alarms; the crate `connectors` has the courier
-//! of sinks. Each delivery is reported to its owner with an outcome, or as not sent.
+//! deliveries to workers, `mail` sends the notices of alarms; `connectors` has the courier of
+//! sinks. Each delivery is reported to its owner with an outcome, or as not sent.
 
 mod mail;
 mod panic;

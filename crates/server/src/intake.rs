@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use punctual_connectors::{Applied, BoxFuture, Intake, SourceCommand, Verb};
+use punctual_connectors::{Applied, DynFuture, Intake, SourceCommand, Verb};
 use punctual_core::{Invalid, Namespace, PartitionId, TaskKey, partition_of};
 use punctual_engine::{Command, Condition, EngineError, Receipt, Subject};
 use serde::Deserialize;
@@ -123,7 +123,7 @@ impl BrokerIntake {
 }
 
 impl Intake for BrokerIntake {
-    fn apply(&self, commands: Vec<SourceCommand>) -> BoxFuture<'_, Vec<Applied>> {
+    fn apply(&self, commands: Vec<SourceCommand>) -> DynFuture<'_, Vec<Applied>> {
         Box::pin(self.apply_all(commands))
     }
 }

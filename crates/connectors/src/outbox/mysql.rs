@@ -6,7 +6,7 @@ use punctual_sql::mysql_async::{Conn, Params};
 use punctual_sql::{SqlError, SqlOptions};
 
 use super::{OutboxRow, OutboxSession, ROUND_MAX, RoundEnd};
-use crate::sink::BoxFuture;
+use crate::sink::DynFuture;
 use crate::sql::schema::REJECTED_SUFFIX;
 
 /// The columns of a row as the query returns them.
@@ -85,11 +85,11 @@ impl MysqlOutbox {
 }
 
 impl OutboxSession for MysqlOutbox {
-    fn begin(&mut self, max: usize) -> BoxFuture<'_, Result<Option<Vec<OutboxRow>>, SqlError>> {
+    fn begin(&mut self, max: usize) -> DynFuture<'_, Result<Option<Vec<OutboxRow>>, SqlError>> {
         Box::pin(self.lock_rows(max))
     }
 
-    fn end<'a>(&'a mut self, end: &'a RoundEnd) -> BoxFuture<'a, Result<(), SqlError>> {
+    fn end<'a>(&'a mut self, end: &'a RoundEnd) -> DynFuture<'a, Result<(), SqlError>> {
         Box::pin(self.end_round(end))
     }
 }

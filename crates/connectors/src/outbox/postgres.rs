@@ -5,7 +5,7 @@ use punctual_sql::tokio_postgres::Statement;
 use punctual_sql::{SqlError, SqlOptions};
 
 use super::{OutboxRow, OutboxSession, ROUND_MAX, RoundEnd};
-use crate::sink::BoxFuture;
+use crate::sink::DynFuture;
 use crate::sql::schema::REJECTED_SUFFIX;
 
 pub(super) struct PostgresOutbox {
@@ -77,11 +77,11 @@ fn unexpected(error: punctual_sql::tokio_postgres::Error) -> SqlError {
 }
 
 impl OutboxSession for PostgresOutbox {
-    fn begin(&mut self, max: usize) -> BoxFuture<'_, Result<Option<Vec<OutboxRow>>, SqlError>> {
+    fn begin(&mut self, max: usize) -> DynFuture<'_, Result<Option<Vec<OutboxRow>>, SqlError>> {
         Box::pin(self.lock_rows(max))
     }
 
-    fn end<'a>(&'a mut self, end: &'a RoundEnd) -> BoxFuture<'a, Result<(), SqlError>> {
+    fn end<'a>(&'a mut self, end: &'a RoundEnd) -> DynFuture<'a, Result<(), SqlError>> {
         Box::pin(async move {
             let connection = &self.connection;
             if !end.rejected.is_empty() {

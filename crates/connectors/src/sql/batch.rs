@@ -9,14 +9,14 @@ use punctual_sql::{SqlError, SqlKind};
 
 use super::params::SqlValue;
 use super::verdict;
-use crate::sink::{BoxFuture, SendResult, SessionLost, confirmed, failed, unknown};
+use crate::sink::{DynFuture, SendResult, SessionLost, confirmed, failed, unknown};
 
 /// How often a batch runs again without the call that failed. Each time costs as much as the batch.
 const RERUNS_MAX: usize = 4;
 
 /// One delivery of a batch.
 #[derive(Debug)]
-pub(super) struct Call {
+pub(super) struct StatementCall {
     /// The position in the batch.
     pub(super) at: usize,
     pub(super) values: Vec<SqlValue>,
@@ -49,15 +49,17 @@ pub(super) enum BatchError {
 /// Runs calls in one transaction.
 pub(super) trait Transaction: Send {
     /// Runs all calls and commits.
-    fn run<'a>(&'a mut self, calls: &'a [Call])
-    -> BoxFuture<'a, Result<Vec<CallDone>, BatchError>>;
+    fn run<'a>(
+        &'a mut self,
+        calls: &'a [StatementCall],
+    ) -> DynFuture<'a, Result<Vec<CallDone>, BatchError>>;
 }
 
 /// Runs calls; `results` has the results of deliveries that have none yet as `None`.
 pub(super) async fn run_all(
     transaction: &mut dyn Transaction,
     kind: SqlKind,
-    mut calls: Vec<Call>,
+    mut calls: Vec<StatementCall>,
     mut results: Vec<Option<AttemptResult>>,
     answer_bytes: usize,
 ) -> SendResult {
@@ -102,7 +104,7 @@ pub(super) async fn run_all(
 /// Sets the results of calls that the same error ended. Returns why the session is lost, if it is.
 fn end(
     kind: SqlKind,
-    calls: &mut Vec<Call>,
+    calls: &mut Vec<StatementCall>,
     results: &mut [Option<AttemptResult>],
     error: BatchError,
 ) -> Option<SessionLost> {
@@ -149,8 +151,8 @@ mod tests {
     impl Transaction for Scripted {
         fn run<'a>(
             &'a mut self,
-            calls: &'a [Call],
-        ) -> BoxFuture<'a, Result<Vec<CallDone>, BatchError>> {
+            calls: &'a [StatementCall],
+        ) -> DynFuture<'a, Result<Vec<CallDone>, BatchError>> {
             Box::pin(async move {
                 self.runs.push(calls.len());
                 if self.dies_at == Some(self.runs.len()) {
@@ -172,7 +174,7 @@ mod tests {
         bad: &[&'static str],
         dies_at: Option<usize>,
     ) -> (String, Vec<usize>, bool) {
-        let calls = ids.iter().enumerate().map(|(at, id)| Call {
+        let calls = ids.iter().enumerate().map(|(at, id)| StatementCall {
             at,
             values: vec![],
             fire_id: (*id).to_owned(),

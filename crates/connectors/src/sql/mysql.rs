@@ -13,10 +13,10 @@ use punctual_sql::mysql_async::{Conn, Error as DriverError, Params, Value as Mys
 use punctual_sql::{SqlError, SqlKind};
 use serde_json::Value;
 
-use super::batch::{BatchError, Call, CallDone, Transaction, run_all};
+use super::batch::{BatchError, CallDone, StatementCall, Transaction, run_all};
 use super::params::SqlValue;
 use super::{BatchPlan, SqlSink};
-use crate::sink::{BoxFuture, SendResult, SessionLost, SinkSession};
+use crate::sink::{DynFuture, SendResult, SessionLost, SinkSession};
 
 /// Without gap locks, batches of different fires do not wait for each other.
 const ISOLATION: &str = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED";
@@ -42,7 +42,7 @@ impl MysqlSession {
 }
 
 impl SinkSession for MysqlSession {
-    fn send<'a>(&'a mut self, batch: &'a [Delivery]) -> BoxFuture<'a, SendResult> {
+    fn send<'a>(&'a mut self, batch: &'a [Delivery]) -> DynFuture<'a, SendResult> {
         Box::pin(async move {
             let BatchPlan { statement, calls, results } = self.sink.plan(batch);
             let sql = statement.map_or_else(String::new, |(_, sql)| sql);
@@ -52,7 +52,7 @@ impl SinkSession for MysqlSession {
         })
     }
 
-    fn check(&mut self) -> BoxFuture<'_, Result<(), SessionLost>> {
+    fn check(&mut self) -> DynFuture<'_, Result<(), SessionLost>> {
         Box::pin(async {
             match tokio::time::timeout(CHECK_MAX, self.connection.ping()).await {
                 Ok(Ok(())) => Ok(()),
@@ -72,8 +72,8 @@ struct MysqlTransaction<'a> {
 impl Transaction for MysqlTransaction<'_> {
     fn run<'a>(
         &'a mut self,
-        calls: &'a [Call],
-    ) -> BoxFuture<'a, Result<Vec<CallDone>, BatchError>> {
+        calls: &'a [StatementCall],
+    ) -> DynFuture<'a, Result<Vec<CallDone>, BatchError>> {
         Box::pin(async move {
             let result = self.attempt(calls).await;
             if matches!(result, Err(BatchError::Call(..) | BatchError::Whole(_))) {
@@ -86,7 +86,7 @@ impl Transaction for MysqlTransaction<'_> {
 }
 
 impl MysqlTransaction<'_> {
-    async fn attempt(&mut self, calls: &[Call]) -> Result<Vec<CallDone>, BatchError> {
+    async fn attempt(&mut self, calls: &[StatementCall]) -> Result<Vec<CallDone>, BatchError> {
         let connection = &mut self.session.connection;
         let prepared = connection.prep(self.sql.as_str()).await.map_err(whole)?;
         connection.query_drop("START TRANSACTION").await.map_err(whole)?;
@@ -127,7 +127,7 @@ impl MysqlTransaction<'_> {
     }
 
     /// Records the fires of calls with `exactly_once`. Returns those that were recorded before.
-    async fn record(&mut self, calls: &[Call]) -> Result<Vec<String>, BatchError> {
+    async fn record(&mut self, calls: &[StatementCall]) -> Result<Vec<String>, BatchError> {
         let exactly_once = calls.iter().filter(|call| call.guarantee == Guarantee::ExactlyOnce);
         let ids: Vec<&str> = exactly_once.map(|call| call.fire_id.as_str()).collect();
         if ids.is_empty() {

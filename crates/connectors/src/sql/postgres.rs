@@ -19,10 +19,10 @@ use punctual_sql::tokio_postgres::{Error as DriverError, Statement as Prepared};
 use punctual_sql::{SqlError, SqlKind};
 use serde_json::Value;
 
-use super::batch::{BatchError, Call, CallDone, Transaction, run_all};
+use super::batch::{BatchError, CallDone, StatementCall, Transaction, run_all};
 use super::params::SqlValue;
 use super::{BatchPlan, SqlSink};
-use crate::sink::{BoxFuture, SendResult, SessionLost, SinkSession};
+use crate::sink::{DynFuture, SendResult, SessionLost, SinkSession};
 
 /// Errors after which a prepared statement is made anew: its plan or its types are out of date.
 const STALE_PLANS: [&str; 2] = ["0A000", "26000"];
@@ -58,7 +58,7 @@ impl PostgresSession {
 }
 
 impl SinkSession for PostgresSession {
-    fn send<'a>(&'a mut self, batch: &'a [Delivery]) -> BoxFuture<'a, SendResult> {
+    fn send<'a>(&'a mut self, batch: &'a [Delivery]) -> DynFuture<'a, SendResult> {
         Box::pin(async move {
             let BatchPlan { statement, calls, results } = self.sink.plan(batch);
             let (name, sql) = statement.unzip();
@@ -69,7 +69,7 @@ impl SinkSession for PostgresSession {
         })
     }
 
-    fn check(&mut self) -> BoxFuture<'_, Result<(), SessionLost>> {
+    fn check(&mut self) -> DynFuture<'_, Result<(), SessionLost>> {
         Box::pin(async {
             match tokio::time::timeout(CHECK_MAX, self.connection.simple_query("")).await {
                 Ok(Ok(_)) => Ok(()),
@@ -91,19 +91,16 @@ struct PostgresTransaction<'a> {
 impl Transaction for PostgresTransaction<'_> {
     fn run<'a>(
         &'a mut self,
-        calls: &'a [Call],
-    ) -> BoxFuture<'a, Result<Vec<CallDone>, BatchError>> {
+        calls: &'a [StatementCall],
+    ) -> DynFuture<'a, Result<Vec<CallDone>, BatchError>> {
         Box::pin(async move {
             let result = self.attempt(calls).await;
-            match &result {
-                Err(BatchError::Call(_, error) | BatchError::Whole(error)) => {
-                    let stale = error.code().is_some_and(|code| STALE_PLANS.contains(&code));
-                    if let Some(name) = self.name.as_ref().filter(|_| stale) {
-                        self.session.prepared.remove(name);
-                    }
-                    self.roll_back().await?;
+            if let Err(BatchError::Call(_, error) | BatchError::Whole(error)) = &result {
+                let stale = error.code().is_some_and(|code| STALE_PLANS.contains(&code));
+                if let Some(name) = self.name.as_ref().filter(|_| stale) {
+                    self.session.prepared.remove(name);
                 }
-                _ => {}
+                self.roll_back().await?;
             }
             result
         })
@@ -111,7 +108,7 @@ impl Transaction for PostgresTransaction<'_> {
 }
 
 impl PostgresTransaction<'_> {
-    async fn attempt(&mut self, calls: &[Call]) -> Result<Vec<CallDone>, BatchError> {
+    async fn attempt(&mut self, calls: &[StatementCall]) -> Result<Vec<CallDone>, BatchError> {
         let (Some(name), Some(sql)) = (&self.name, &self.sql) else {
             return Ok(Vec::new());
         };
@@ -148,7 +145,7 @@ impl PostgresTransaction<'_> {
             let rows = client.query(&record, &[&recorded]).await;
             let rows = rows.map_err(|error| whole(session.error(&error)))?;
             let new: Vec<String> = rows.iter().filter_map(|row| row.try_get(0).ok()).collect();
-            let is_new = |call: &Call| {
+            let is_new = |call: &StatementCall| {
                 call.guarantee != Guarantee::ExactlyOnce || new.contains(&call.fire_id)
             };
             let skipped: Vec<bool> = calls.iter().map(|call| !is_new(call)).collect();

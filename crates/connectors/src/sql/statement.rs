@@ -153,9 +153,8 @@ fn quoted(text: &str, quote: u8, kind: SqlKind) -> usize {
     let bytes = text.as_bytes();
     let mut at = 1;
     while at < bytes.len() {
-        if bytes[at] == b'\\' && kind == SqlKind::Mysql && quote != b'`' {
-            at += 2;
-        } else if bytes[at] == quote && bytes.get(at + 1) == Some(&quote) {
+        let escapes = bytes[at] == b'\\' && kind == SqlKind::Mysql && quote != b'`';
+        if escapes || (bytes[at] == quote && bytes.get(at + 1) == Some(&quote)) {
             at += 2;
         } else if bytes[at] == quote {
             return at + 1;

@@ -285,7 +285,7 @@ impl Lane {
     }
 
     /// Adapts the capacity of a webhook: a delivery that expired halves it, an answer raises it by
-    /// one. The capacity of a queue is set by its workers, that of a connection by whether it is away.
+    /// one. The capacity of a queue is set by its workers, that of a connection by its state.
     fn adapt(&mut self, outcome: Option<&Outcome>) {
         if matches!(self.id.target, LaneTarget::Queue(_) | LaneTarget::Sink(..)) {
             return;

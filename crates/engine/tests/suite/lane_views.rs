@@ -27,6 +27,7 @@ fn a_view_has_what_waits_and_what_is_in_flight() {
     let queue = once(secs(0)).target.clone();
     let Target::Queue(name) = &queue else { panic!("the fixture uses a queue") };
     let lane = LaneView {
+        starved_since: None,
         queue: Some(name.clone()),
         waiting: 3,
         unsent: 0,

@@ -25,8 +25,10 @@ pub(crate) enum Database {
 /// The statements of every test. Both databases understand them.
 const STATEMENTS: &str = r#"
 note = "insert into effects (fire_id, number) values (:fire_id, :number)"
-late = { sql = "insert into effects (fire_id, number) values (:fire_id, :n)", params = { n = "/deep/0" } }
 hidden = "delete from effects"
+[connections.db.statements.late]
+sql = "insert into effects (fire_id, number) values (:fire_id, :n)"
+params = { n = "/deep/0" }
 "#;
 
 impl Database {

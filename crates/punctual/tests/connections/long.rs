@@ -116,7 +116,8 @@ fn script(first: u64, end: u64) -> String {
         let row = |n: u64| {
             let number = transaction * 10 + n;
             format!(
-                "('{{\"in\":\"0s\",\"guarantee\":\"exactly_once\",\"payload\":{{\"number\":{number}}},\
+                "('{{\"in\":\"0s\",\"guarantee\":\"exactly_once\",\
+                 \"payload\":{{\"number\":{number}}},\
                  \"retry\":{{\"attempts_max\":50,\"backoff\":{{\"fixed\":\"100ms\"}}}}}}')"
             )
         };

@@ -52,7 +52,8 @@ fn every_verb_is_applied_in_order(kind: Kind) {
     database.sql(&format!(
         "begin; {columns} ('schedule', 'gone', '{task}'), ('cancel', 'gone', null), \
          ('schedule', 'paused', '{task}'), ('pause', 'paused', null), \
-         ('schedule', 'resumed', '{task}'), ('pause', 'resumed', null), ('resume', 'resumed', null), \
+         ('schedule', 'resumed', '{task}'), ('pause', 'resumed', null), \
+         ('resume', 'resumed', null), \
          ('schedule', 'touched', '{task}'), ('touch', 'touched', '{{\"in\":\"0s\"}}'), \
          ('cancel', 'unknown', null), ('pause', 'unknown', null); commit;"
     ));
@@ -72,7 +73,8 @@ fn a_row_that_cannot_be_read_is_moved_aside_with_the_problem(kind: Kind) {
     let _broker = ConfiguredBroker::start(&database.config_with_outbox());
     database.sql(&format!(
         "begin; {ROW} ('{{\"in\":\"soon\"}}'), ('{{\"in\":\"0s\",\"payload\":{{\"number\":5}}}}'), \
-         ('[1]'), (null); insert into punctual_outbox (verb) values ('explode'), ('cancel'); commit;"
+         ('[1]'), (null); \
+         insert into punctual_outbox (verb) values ('explode'), ('cancel'); commit;"
     ));
     wait_for("an empty outbox", || database.number("select count(*) from punctual_outbox") == 0);
     wait_for("the good row", || database.number("select count(*) from effects") == 1);
