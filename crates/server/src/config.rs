@@ -358,6 +358,7 @@ mod tests {
             webhook_connections_max: 8,
             answer_bytes: 1024,
             mail_server: None,
+            connectors: ConnectorConfig::default(),
             tls: None,
             retention: Retention::default(),
             grace: Duration::from_secs(1),

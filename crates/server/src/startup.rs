@@ -338,7 +338,7 @@ async fn compose(
 }
 
 /// Counts what happens to connections and sources.
-fn observer(telemetry: &Telemetry, clock: &Arc<SystemClock>) -> Observer {
+pub(crate) fn observer(telemetry: &Telemetry, clock: &Arc<SystemClock>) -> Observer {
     let (telemetry, clock) = (telemetry.clone(), Arc::clone(clock));
     Arc::new(move |event| telemetry.connector(&event, clock.now()))
 }

@@ -185,6 +185,7 @@ mod tests {
             in_flight: 2,
             capacity: 3,
             spilled_since: None,
+            starved_since: None,
             oldest_overdue: oldest.map(at),
         }
     }

@@ -60,6 +60,7 @@ fn lane() -> LaneView {
         in_flight: 256,
         capacity: 256,
         spilled_since: None,
+        starved_since: None,
         oldest_overdue: Some(at(-9)),
     }
 }

@@ -4,8 +4,10 @@ use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 
 use punctual_cluster::MemberConfig;
+use punctual_connectors::{Connections, SinkCourier};
 use punctual_core::{
-    Assignment, Due, Heartbeat, Lease, Namespace, NewTask, Partitions, Queue, Schedule, Target,
+    Assignment, Clock, Due, Heartbeat, Lease, Namespace, NewTask, Partitions, Queue, Schedule,
+    Target,
 };
 use punctual_engine::{Budget, Condition, OrphanReports, OwnerConfig, ScheduleCommand, Scheduled};
 use punctual_store::{Members, MembershipStore, MemoryStore, Retention, StoreError};
@@ -18,6 +20,7 @@ use crate::courier::queue::WorkerLabel;
 use crate::courier::{Couriers, Dialler, Guard, HttpCourier, Hub, MailCourier, Reach, Signer};
 use crate::peer::{Secret, Transport};
 use crate::routing::Owners;
+use crate::startup::observer;
 use crate::store::Store;
 use crate::telemetry::Telemetry;
 use crate::tls::Authorities;
@@ -51,7 +54,13 @@ fn join(store: &Arc<Store>) -> Arc<Membership> {
     let signer = Signer::new(Vec::new());
     let http = HttpCourier::new(dialler, 8, signer, 0, Arc::clone(&clock), telemetry.clone());
     let mail = Arc::new(MailCourier::new(None, 0, Arc::clone(&clock), telemetry.clone()));
-    let couriers = Couriers { http: Arc::new(http), hub: Arc::clone(&hub), mail };
+    let sinks = SinkCourier::start(
+        Connections::default(),
+        0,
+        Arc::clone(&clock) as Arc<dyn Clock>,
+        observer(&telemetry, &clock),
+    );
+    let couriers = Couriers { http: Arc::new(http), hub: Arc::clone(&hub), mail, sinks };
     let couriers = Arc::new(couriers);
     let secret = Secret::new("of-the-cluster").unwrap();
     let peers = Arc::new(Peers::new(me.clone(), secret, Transport::Plain).unwrap());

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use punctual_connectors::ConnectorConfig;
 use punctual_core::{ANSWER_BYTES_DEFAULT, Namespace, Partitions, Timestamp};
 use punctual_server::{
     ApiToken, Authorities, Config, Grant, MeteredStore, Rights, SigningSecret, Signs, run_virtual,

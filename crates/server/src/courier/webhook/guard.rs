@@ -391,6 +391,7 @@ mod tests {
     #[test]
     fn a_new_task_is_checked_if_its_url_has_an_address_and_not_if_it_has_a_name() {
         let guard = Guard::new(Reach::Loopback, "127.0.0.1:7400".parse().unwrap());
+        let shop = Namespace::new("shop").unwrap();
         for (url, taken) in [
             ("http://127.0.0.1:9000/", true),
             ("http://[::1]:9000/", true),
@@ -404,7 +405,7 @@ mod tests {
             ("http://2130706433/", true),
         ] {
             let target = Target::Http(HttpTarget::new(url, Method::Post, vec![]).unwrap());
-            let answer = guard.check_target("target", &target);
+            let answer = guard.check_target("target", &target, &shop);
             assert_eq!(answer.is_ok(), taken, "{url}: {answer:?}");
             if let Err(invalid) = answer {
                 assert_eq!(invalid.field, "target.http.url");
