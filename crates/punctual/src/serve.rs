@@ -34,7 +34,8 @@ use crate::settings::{DurabilityArg, SecretText, Settings};
 const LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 7400);
 const DATA_DIR: &str = "./punctual-data";
 const PARTITIONS: u16 = 1;
-/// The default in a shared store: more than most clusters have brokers, and few enough for large batches.
+/// The default in a shared store: more than most clusters have brokers, and few enough for large
+/// batches.
 const PARTITIONS_SHARED: u16 = 16;
 const CLUSTER: &str = "punctual";
 const LEASE: Duration = Duration::from_secs(5);

@@ -61,7 +61,8 @@ pub(crate) struct Settings {
     #[arg(long, env = "PUNCTUAL_POSTGRES_CA", value_name = "FILE")]
     pub(crate) postgres_ca: Option<PathBuf>,
 
-    /// Name of the cluster in Redis, or of its schema in PostgreSQL; brokers with the same name share it [default: punctual]
+    /// Name of the cluster in Redis, or of its schema in PostgreSQL; brokers with the same name
+    /// share it [default: punctual]
     #[arg(long, env = "PUNCTUAL_CLUSTER", value_name = "NAME")]
     pub(crate) cluster: Option<String>,
 

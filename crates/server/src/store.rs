@@ -75,8 +75,8 @@ impl MeteredStore {
         let _ = self.meter.set(Meter { telemetry, clock });
     }
 
-    /// Reports how often a shared store has lost batches that it had acknowledged, and how many of its
-    /// values are damaged.
+    /// Reports how often a shared store has lost batches that it had acknowledged, and how many of
+    /// its values are damaged.
     pub(crate) fn tell_losses(&self) {
         if let (Some(store), Some(meter)) = (self.store.shared(), self.meter.get()) {
             meter.telemetry.rewound(store.rewinds());

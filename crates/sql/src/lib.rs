@@ -17,7 +17,7 @@ mod tls;
 pub use error::SqlError;
 pub use options::{SqlHost, SqlKind, SqlOptions};
 pub use reconnect::{Pauses, Reconnecting};
-pub use secret::Secret;
+pub use secret::SqlSecret;
 
 pub use mysql_async;
 pub use tokio_postgres;

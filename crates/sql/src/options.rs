@@ -10,7 +10,7 @@ use std::time::Duration;
 use percent_encoding::percent_decode_str;
 
 use crate::error::SqlError;
-use crate::secret::Secret;
+use crate::secret::SqlSecret;
 
 /// Of how many hosts a URL can consist: each costs a connect timeout if it does not answer.
 const HOSTS_MAX: usize = 8;
@@ -64,7 +64,7 @@ pub struct SqlOptions {
     /// Who connects.
     pub user: String,
     /// The password of the user.
-    pub password: Option<Secret>,
+    pub password: Option<SqlSecret>,
     /// The name of the database.
     pub database: String,
     /// Whether TLS is used. The server's certificate is always checked.
@@ -139,7 +139,7 @@ fn parse(url: &str) -> Result<SqlOptions, SqlError> {
     }
     let password = match password {
         None | Some("") => None,
-        Some(password) => Some(Secret::new(match password.strip_prefix('@') {
+        Some(password) => Some(SqlSecret::new(match password.strip_prefix('@') {
             Some(path) => read_secret(path)?,
             None => decode(password, "password")?,
         })),
@@ -242,7 +242,7 @@ mod tests {
             let options = SqlOptions::from_url(url).unwrap();
             assert_eq!(options.shown(), shown, "{url}");
             assert_eq!(options.user, user);
-            assert_eq!(options.password.as_ref().map(Secret::reveal), password);
+            assert_eq!(options.password.as_ref().map(SqlSecret::reveal), password);
             assert_eq!(options.tls, tls);
         }
     }

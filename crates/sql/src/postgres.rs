@@ -1,6 +1,6 @@
 //! One connection to a PostgreSQL server.
 //!
-//! [`PostgresConnection`] owns the task that moves its bytes; both end together. Statements that
+//! [`PostgresClient`] owns the task that moves its bytes; both end together. Statements that
 //! are started on one connection without waiting are sent in one go and answered in order.
 
 use std::future::Future;
@@ -22,14 +22,14 @@ const REFUSALS: [&str; 3] = ["28", "3D", "42"];
 
 /// An open connection. It dereferences to the driver's client.
 #[derive(Debug)]
-pub struct PostgresConnection {
+pub struct PostgresClient {
     client: Client,
     driver: JoinHandle<()>,
     server: String,
     statement_timeout: Duration,
 }
 
-impl PostgresConnection {
+impl PostgresClient {
     /// Waits for a result at most for the statement timeout. After a timeout the connection is of
     /// no use: the server may still be busy with the statement.
     pub async fn within<T>(
@@ -50,7 +50,7 @@ impl PostgresConnection {
     }
 }
 
-impl Deref for PostgresConnection {
+impl Deref for PostgresClient {
     type Target = Client;
 
     fn deref(&self) -> &Client {
@@ -58,7 +58,7 @@ impl Deref for PostgresConnection {
     }
 }
 
-impl Drop for PostgresConnection {
+impl Drop for PostgresClient {
     fn drop(&mut self) {
         // A server that does not read would keep the task alive.
         self.driver.abort();
@@ -66,7 +66,7 @@ impl Drop for PostgresConnection {
 }
 
 /// Connects to the first of the servers that accepts writes. A single server is taken as it is.
-pub async fn connect(options: &SqlOptions) -> Result<PostgresConnection, SqlError> {
+pub async fn connect(options: &SqlOptions) -> Result<PostgresClient, SqlError> {
     let mut last = SqlError::Options("no host is given".to_owned());
     for host in &options.hosts {
         match timeout(options.connect_timeout, connect_to(options, host)).await {
@@ -82,7 +82,7 @@ fn unreachable(host: &SqlHost, why: impl ToString) -> SqlError {
     SqlError::Unreachable { server: host.to_string(), why: why.to_string() }
 }
 
-async fn connect_to(options: &SqlOptions, host: &SqlHost) -> Result<PostgresConnection, SqlError> {
+async fn connect_to(options: &SqlOptions, host: &SqlHost) -> Result<PostgresClient, SqlError> {
     let mut config = Config::new();
     config.user(&options.user).dbname(&options.database).application_name(&options.application);
     config.ssl_mode(if options.tls { SslMode::Require } else { SslMode::Disable });
@@ -104,7 +104,7 @@ async fn connect_to(options: &SqlOptions, host: &SqlHost) -> Result<PostgresConn
         (client, tokio::spawn(async move { drop(connection.await) }))
     };
     let (server, statement_timeout) = (host.to_string(), options.statement_timeout);
-    let connection = PostgresConnection { client, driver, server, statement_timeout };
+    let connection = PostgresClient { client, driver, server, statement_timeout };
     prepare_session(&connection, options, host).await?;
     Ok(connection)
 }
@@ -112,7 +112,7 @@ async fn connect_to(options: &SqlOptions, host: &SqlHost) -> Result<PostgresConn
 /// Bounds statements at the server, and refuses a server that accepts no writes if there are
 /// others.
 async fn prepare_session(
-    connection: &PostgresConnection,
+    connection: &PostgresClient,
     options: &SqlOptions,
     host: &SqlHost,
 ) -> Result<(), SqlError> {

@@ -75,9 +75,9 @@ impl<C> Shared<C> {
 }
 
 /// Ends an attempt, also if its task ends without a result.
-struct Attempt<C>(Arc<Shared<C>>);
+struct ConnectAttempt<C>(Arc<Shared<C>>);
 
-impl<C> Drop for Attempt<C> {
+impl<C> Drop for ConnectAttempt<C> {
     fn drop(&mut self) {
         self.0.state().connecting = false;
         self.0.attempted.notify_waiters();
@@ -110,7 +110,7 @@ impl<C: Send + Sync + 'static> Reconnecting<C> {
             }
             if !state.connecting {
                 state.connecting = true;
-                let attempt = Attempt(Arc::clone(&self.shared));
+                let attempt = ConnectAttempt(Arc::clone(&self.shared));
                 tokio::spawn(attempt.run(state.pauses.current(), connect()));
             }
         }
@@ -132,7 +132,7 @@ impl<C: Send + Sync + 'static> Reconnecting<C> {
     }
 }
 
-impl<C> Attempt<C> {
+impl<C> ConnectAttempt<C> {
     async fn run(self, pause: Duration, connect: impl Future<Output = Result<C, SqlError>>) {
         if !pause.is_zero() {
             // An await that never completes, bounded by the pause.

@@ -4,9 +4,9 @@ use std::fmt;
 
 /// A password. Its debug output shows nothing of it.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Secret(String);
+pub struct SqlSecret(String);
 
-impl Secret {
+impl SqlSecret {
     /// Wraps a secret.
     #[must_use]
     pub const fn new(secret: String) -> Self {
@@ -20,8 +20,8 @@ impl Secret {
     }
 }
 
-impl fmt::Debug for Secret {
+impl fmt::Debug for SqlSecret {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("Secret")
+        formatter.write_str("SqlSecret(…)")
     }
 }

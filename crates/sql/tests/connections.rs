@@ -14,7 +14,7 @@ fn postgres_at(url: &str) -> SqlOptions {
     SqlOptions::from_url(url).expect("a valid URL")
 }
 
-async fn one(connection: &postgres::PostgresConnection) -> Result<i32, SqlError> {
+async fn one(connection: &postgres::PostgresClient) -> Result<i32, SqlError> {
     connection.within(connection.query_one("SELECT 1", &[])).await.map(|row| row.get(0))
 }
 
@@ -94,7 +94,7 @@ async fn a_server_that_hangs_costs_the_timeout_and_one_that_is_back_is_found_aga
         let options = Arc::clone(&options);
         async move { postgres::connect(&options).await }
     };
-    let connection: Arc<postgres::PostgresConnection> = kept.get(connect).await.unwrap();
+    let connection: Arc<postgres::PostgresClient> = kept.get(connect).await.unwrap();
     server.suspend();
     let error = one(&connection).await.unwrap_err();
     assert!(matches!(error, SqlError::Silent(_)), "{error}");

@@ -8,9 +8,9 @@ use punctual_sql::SqlError;
 use punctual_sql::tokio_postgres::types::ToSql;
 use punctual_store::{Batch, BatchNo, Counts, RepairNo, StoreError, codec};
 
-use crate::batch::{FoldedBatch, FoldedLetter, FoldedTask, Postponed};
+use crate::batch::{BatchRows, LaterTime, LetterChange, TaskChange};
 use crate::error::{batch_error, store_error};
-use crate::postgres::session::{Params, Pending, SessionSlot, all_in_order};
+use crate::postgres::session::{Params, Pending, SessionSlot, WriteSlot, all_in_order};
 use crate::postgres::values::{SqlId, bigint, fire_columns};
 use crate::store::PostgresStore;
 
@@ -197,15 +197,15 @@ impl CountColumns {
 }
 
 impl BatchColumns {
-    fn of(folded: &FoldedBatch) -> Self {
+    fn of(folded: &BatchRows) -> Self {
         let mut columns = Self::default();
         for (id, task) in &folded.tasks {
             columns.push_task(*id, task);
         }
         for (fire_id, letter) in &folded.letters {
             match letter {
-                FoldedLetter::Removed => columns.removed.push(*fire_id),
-                FoldedLetter::Kept(letter) => {
+                LetterChange::Removed => columns.removed.push(*fire_id),
+                LetterChange::Kept(letter) => {
                     let letters = &mut columns.letters;
                     letters.fires.push(*fire_id);
                     let namespace = letter.task.definition.namespace.as_str();
@@ -224,12 +224,12 @@ impl BatchColumns {
         columns
     }
 
-    fn push_task(&mut self, id: TaskId, task: &FoldedTask) {
+    fn push_task(&mut self, id: TaskId, task: &TaskChange) {
         match task {
-            FoldedTask::New(task) => self.new.push(task),
-            FoldedTask::Filed(task) => self.filed.push(task),
-            FoldedTask::Ended => self.ended.push(id.into()),
-            FoldedTask::Postponed(Postponed { fire_at, version, updated_at }) => {
+            TaskChange::New(task) => self.new.push(task),
+            TaskChange::Filed(task) => self.filed.push(task),
+            TaskChange::Ended => self.ended.push(id.into()),
+            TaskChange::Postponed(LaterTime { fire_at, version, updated_at }) => {
                 let postponed = &mut self.postponed;
                 postponed.ids.push(id.into());
                 postponed.fire_at.push(bigint(fire_at.as_millis()));
@@ -279,13 +279,6 @@ impl BatchColumns {
     }
 }
 
-/// A connection for batches, which one batch at a time uses: the statements of two must not mix.
-#[derive(Debug)]
-pub(crate) struct WriteSlot {
-    pub(crate) slot: SessionSlot,
-    pub(crate) turn: tokio::sync::Mutex<()>,
-}
-
 /// Who writes: the values that the fence compares.
 pub(crate) struct Writer {
     pub(crate) seat: i32,
@@ -317,7 +310,7 @@ impl PostgresStore {
         let writer = self.writer(partition, epoch)?;
         let p = self.column(partition)?;
         let (number, repair) = (batch.number, batch.repair);
-        let folded = FoldedBatch::of(batch);
+        let folded = BatchRows::of(batch);
         let growth = folded.growth();
         let columns = BatchColumns::of(&folded);
         drop(folded);

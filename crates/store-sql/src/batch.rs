@@ -15,13 +15,13 @@ use crate::error::BatchGrowth;
 
 /// A later due time of a task, since its body was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Postponed {
+pub(crate) struct LaterTime {
     pub(crate) fire_at: Timestamp,
     pub(crate) version: Version,
     pub(crate) updated_at: Timestamp,
 }
 
-impl Postponed {
+impl LaterTime {
     pub(crate) fn of_task(self, task: Task) -> Task {
         let Self { fire_at, version, updated_at } = self;
         Task { fire_at, nominal_at: fire_at, version, updated_at, ..task }
@@ -30,19 +30,19 @@ impl Postponed {
 
 /// The state of a task after the changes so far.
 #[derive(Debug)]
-pub(crate) enum FoldedTask {
+pub(crate) enum TaskChange {
     /// Stored, and not in the database before the batch.
     New(Box<Task>),
     /// Stored, in place of what the database has.
     Filed(Box<Task>),
     /// Due later, if the database has it.
-    Postponed(Postponed),
+    Postponed(LaterTime),
     Ended,
 }
 
 /// The state of a dead letter after the changes so far.
 #[derive(Debug)]
-pub(crate) enum FoldedLetter {
+pub(crate) enum LetterChange {
     Kept(Box<DeadLetter>),
     Removed,
 }
@@ -50,14 +50,14 @@ pub(crate) enum FoldedLetter {
 /// The state of everything that a batch changes. Maps are ordered, so that neighbours in an index
 /// are written one after the other.
 #[derive(Debug, Default)]
-pub(crate) struct FoldedBatch {
-    pub(crate) tasks: BTreeMap<TaskId, FoldedTask>,
-    pub(crate) letters: BTreeMap<FireId, FoldedLetter>,
+pub(crate) struct BatchRows {
+    pub(crate) tasks: BTreeMap<TaskId, TaskChange>,
+    pub(crate) letters: BTreeMap<FireId, LetterChange>,
     pub(crate) records: BTreeMap<FireId, FireRecord>,
     pub(crate) counts: BTreeMap<Namespace, Counts>,
 }
 
-impl FoldedBatch {
+impl BatchRows {
     pub(crate) fn of(batch: Batch) -> Self {
         let mut folded = Self::default();
         for change in batch.changes {
@@ -67,8 +67,8 @@ impl FoldedBatch {
     }
 
     pub(crate) fn growth(&self) -> BatchGrowth {
-        let grows = |folded: &FoldedTask| match folded {
-            FoldedTask::New(task) => task.definition.callback_of.is_none(),
+        let grows = |folded: &TaskChange| match folded {
+            TaskChange::New(task) => task.definition.callback_of.is_none(),
             _ => false,
         };
         match self.tasks.values().any(grows) {
@@ -85,24 +85,24 @@ impl FoldedBatch {
             }
         }
         match change {
-            Change::Put(task) => _ = self.tasks.insert(task.id, FoldedTask::New(Box::new(task))),
+            Change::Put(task) => _ = self.tasks.insert(task.id, TaskChange::New(Box::new(task))),
             Change::Refile { task, .. } => self.file(task),
             Change::Postpone { id, fire_at, version, updated_at, .. } => {
-                self.postpone(id, Postponed { fire_at, version, updated_at });
+                self.postpone(id, LaterTime { fire_at, version, updated_at });
             }
             Change::Settle { record, next, was } => self.end_fire(record, next, was.state),
             Change::Dead { letter, next, was } => {
                 let end = FireEnd::Dead(letter.reason);
                 let record = FireRecord::of(&letter.task, end, letter.died_at);
                 self.end_fire(record, next, was.state);
-                self.letters.insert(letter.fire_id(), FoldedLetter::Kept(Box::new(letter)));
+                self.letters.insert(letter.fire_id(), LetterChange::Kept(Box::new(letter)));
             }
             Change::Redrive { fire_id, task } => {
-                self.letters.insert(fire_id, FoldedLetter::Removed);
+                self.letters.insert(fire_id, LetterChange::Removed);
                 self.file(task);
             }
             Change::DeleteLetter { fire_id, .. } => {
-                self.letters.insert(fire_id, FoldedLetter::Removed);
+                self.letters.insert(fire_id, LetterChange::Removed);
             }
         }
     }
@@ -111,20 +111,20 @@ impl FoldedBatch {
         let id = task.id;
         let folded = match self.tasks.get(&id) {
             // A task that this batch created is still new after further changes.
-            Some(FoldedTask::New(_)) => FoldedTask::New(Box::new(task)),
-            _ => FoldedTask::Filed(Box::new(task)),
+            Some(TaskChange::New(_)) => TaskChange::New(Box::new(task)),
+            _ => TaskChange::Filed(Box::new(task)),
         };
         self.tasks.insert(id, folded);
     }
 
-    fn postpone(&mut self, id: TaskId, postponed: Postponed) {
+    fn postpone(&mut self, id: TaskId, postponed: LaterTime) {
         match self.tasks.get_mut(&id) {
-            Some(FoldedTask::New(task) | FoldedTask::Filed(task)) => {
+            Some(TaskChange::New(task) | TaskChange::Filed(task)) => {
                 **task = postponed.of_task((**task).clone());
             }
-            Some(FoldedTask::Ended) => {}
-            Some(FoldedTask::Postponed(earlier)) => *earlier = postponed,
-            None => _ = self.tasks.insert(id, FoldedTask::Postponed(postponed)),
+            Some(TaskChange::Ended) => {}
+            Some(TaskChange::Postponed(earlier)) => *earlier = postponed,
+            None => _ = self.tasks.insert(id, TaskChange::Postponed(postponed)),
         }
     }
 
@@ -134,7 +134,7 @@ impl FoldedBatch {
         match next {
             Some(task) => self.file(task),
             None if was == TaskState::Firing => {}
-            None => _ = self.tasks.insert(record.task_id(), FoldedTask::Ended),
+            None => _ = self.tasks.insert(record.task_id(), TaskChange::Ended),
         }
         self.records.insert(record.fire_id, record);
     }

@@ -8,17 +8,16 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use punctual_core::Partitions;
-use punctual_sql::postgres::{self, PostgresConnection};
+use punctual_sql::postgres::{self, PostgresClient};
 use punctual_sql::{SqlError, SqlKind};
 use punctual_store::codec::Interner;
 use punctual_store::{EpochTracker, StoreError};
 
-use crate::apply::WriteSlot;
 use crate::damage::DamagedRows;
 use crate::error::SqlOpenError;
 use crate::options::{SqlDurability, SqlStoreOptions, fault_of_name};
 use crate::postgres::schema::{FORMAT, TABLES};
-use crate::postgres::session::{SessionOptions, SessionRole, SessionSlot};
+use crate::postgres::session::{SessionOptions, SessionRole, SessionSlot, WriteSlot};
 use crate::store::PostgresStore;
 
 /// The oldest supported version of the server, as `server_version_num` counts.
@@ -118,7 +117,7 @@ fn check_options(options: &SqlStoreOptions) -> Result<(), SqlOpenError> {
     }
 }
 
-async fn exists(connection: &PostgresConnection, cluster: &str) -> Result<bool, SqlError> {
+async fn exists(connection: &PostgresClient, cluster: &str) -> Result<bool, SqlError> {
     let query = "SELECT 1 FROM pg_tables WHERE schemaname = $1 AND tablename = 'meta'";
     let rows = connection.within(connection.query(query, &[&cluster])).await?;
     Ok(!rows.is_empty())
@@ -126,7 +125,7 @@ async fn exists(connection: &PostgresConnection, cluster: &str) -> Result<bool, 
 
 /// Creates schema and tables, if they do not exist. A user without the right to create them can
 /// open a store that exists.
-async fn create(connection: &PostgresConnection, cluster: &str) -> Result<(), SqlError> {
+async fn create(connection: &PostgresClient, cluster: &str) -> Result<(), SqlError> {
     if exists(connection, cluster).await? {
         return Ok(());
     }
@@ -173,7 +172,7 @@ struct ServerSettings {
 }
 
 impl ServerSettings {
-    async fn read(connection: &PostgresConnection) -> Result<Self, SqlError> {
+    async fn read(connection: &PostgresClient) -> Result<Self, SqlError> {
         let query = "SELECT name, setting FROM pg_settings WHERE name IN ('server_version_num', \
              'server_version', 'fsync', 'synchronous_commit', 'full_page_writes', \
              'synchronous_standby_names')";

@@ -7,7 +7,7 @@ use punctual_sql::tokio_postgres::Row;
 use punctual_store::codec::{self, CodecError, Decoded};
 use punctual_store::{Counts, Head, Position, StoreError};
 
-use crate::batch::Postponed;
+use crate::batch::LaterTime;
 use crate::postgres::values::{SqlId, bigint, fire_columns};
 use crate::store::PostgresStore;
 
@@ -77,12 +77,12 @@ fn time(millis: i64) -> Decoded<Timestamp> {
     time.map_err(|_| CodecError::Invalid("time"))
 }
 
-fn postponed(row: &Row, fire_at: Timestamp) -> Decoded<Option<Postponed>> {
+fn postponed(row: &Row, fire_at: Timestamp) -> Decoded<Option<LaterTime>> {
     let (version, updated): (Option<i64>, Option<i64>) = (row.get(3), row.get(4));
     let Some((version, updated)) = version.zip(updated) else { return Ok(None) };
     let number = u64::try_from(version).map_err(|_| CodecError::Invalid("version"))?;
     let (version, updated_at) = (Version::new(number), time(updated)?);
-    Ok(Some(Postponed { fire_at, version, updated_at }))
+    Ok(Some(LaterTime { fire_at, version, updated_at }))
 }
 
 impl PostgresStore {

@@ -14,9 +14,8 @@ use punctual_store::{
     TaskStore, recount_due, recount_groups,
 };
 
-use crate::apply::WriteSlot;
 use crate::damage::DamagedRows;
-use crate::postgres::session::{SessionOptions, SessionSlot};
+use crate::postgres::session::{SessionOptions, SessionSlot, WriteSlot};
 
 /// The largest number of pages that are read to count due tasks; a page has up to 1,000 tasks that
 /// match. Counters per minute would cost a row per task and minute.

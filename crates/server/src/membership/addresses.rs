@@ -33,7 +33,8 @@ pub(crate) struct BarredAddresses {
     brokers: Vec<BrokerId>,
     /// The last known addresses of each host.
     hosts: BTreeMap<String, Vec<IpAddr>>,
-    /// Hosts whose last lookup failed, and whether the store could not be asked: each is logged once.
+    /// Hosts whose last lookup failed, and whether the store could not be asked: each is logged
+    /// once.
     failed_hosts: HashSet<String>,
     store_failed: bool,
 }
@@ -82,7 +83,7 @@ impl BarredAddresses {
         match named {
             Ok(named) => self.named = named,
             Err(error) if !failed_before => {
-                tracing::warn!(%error, "servers of the store not read; the last known stay refused");
+                tracing::warn!(%error, "store servers not read; the last known stay refused");
             }
             Err(_) => {}
         }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 
-use punctual_sql::postgres::PostgresConnection;
+use punctual_sql::postgres::PostgresClient;
 use punctual_sql::tokio_postgres::types::ToSql;
 use punctual_sql::tokio_postgres::{Error, Row, Statement};
 use punctual_sql::{Reconnecting, SqlError, SqlOptions, postgres};
@@ -43,7 +43,7 @@ pub(crate) struct SessionOptions {
 /// An open connection whose search path is the schema of the cluster.
 #[derive(Debug)]
 pub(crate) struct Session {
-    pub(crate) connection: PostgresConnection,
+    pub(crate) connection: PostgresClient,
     /// By their text.
     statements: Mutex<HashMap<&'static str, Statement>>,
     /// Calls in a row whose caller gave up: its deadline may be shorter than the timeout.
@@ -204,6 +204,13 @@ impl SessionSlot {
     ) -> Result<Vec<Row>, StoreError> {
         self.query(options, text, params).await.map_err(store_error)
     }
+}
+
+/// A connection for batches, which one batch at a time uses: the statements of two must not mix.
+#[derive(Debug)]
+pub(crate) struct WriteSlot {
+    pub(crate) slot: SessionSlot,
+    pub(crate) turn: tokio::sync::Mutex<()>,
 }
 
 /// A future that yields the result of one statement.
