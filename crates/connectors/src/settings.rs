@@ -14,7 +14,7 @@ use std::time::Duration;
 use punctual_core::{
     ConnectionName, Invalid, Namespace, SinkTarget, StatementName, parse_duration,
 };
-use punctual_sql::{Secret, SqlKind, SqlOptions};
+use punctual_sql::{SqlKind, SqlOptions, SqlSecret};
 use serde::{Deserialize, Deserializer};
 
 use crate::place::matches;
@@ -299,7 +299,7 @@ fn connection(
         let text = read_file(Path::new(path)).map_err(|problem| at("password", problem))?;
         let text = String::from_utf8(text)
             .map_err(|_| at("password", format!("{path} is not UTF-8 text")))?;
-        options.password = Some(Secret::new(text.trim_end_matches(['\r', '\n']).to_owned()));
+        options.password = Some(SqlSecret::new(text.trim_end_matches(['\r', '\n']).to_owned()));
     }
     if let Some(path) = &settings.tls_ca {
         let pem = read_file(path).map_err(|problem| at("tls_ca", problem))?;

@@ -1,6 +1,6 @@
 //! An outbox in PostgreSQL. The lock of a round is an advisory lock of its transaction.
 
-use punctual_sql::postgres::{PostgresConnection, connect};
+use punctual_sql::postgres::{PostgresClient, connect};
 use punctual_sql::tokio_postgres::Statement;
 use punctual_sql::{SqlError, SqlOptions};
 
@@ -9,7 +9,7 @@ use crate::sink::DynFuture;
 use crate::sql::schema::REJECTED_SUFFIX;
 
 pub(super) struct PostgresOutbox {
-    connection: PostgresConnection,
+    connection: PostgresClient,
     lock: Statement,
     select: Statement,
     delete: Statement,

@@ -13,7 +13,7 @@ use bytes::BytesMut;
 use futures_util::future::{join, join_all};
 use punctual_core::{Guarantee, StatementName};
 use punctual_engine::Delivery;
-use punctual_sql::postgres::{PostgresConnection, connect, statement_error};
+use punctual_sql::postgres::{PostgresClient, connect, statement_error};
 use punctual_sql::tokio_postgres::types::{Format, IsNull, ToSql, Type, to_sql_checked};
 use punctual_sql::tokio_postgres::{Error as DriverError, Statement as Prepared};
 use punctual_sql::{SqlError, SqlKind};
@@ -32,7 +32,7 @@ const IN_FAILED_TRANSACTION: &str = "25P02";
 const CHECK_MAX: Duration = Duration::from_secs(5);
 
 pub(super) struct PostgresSession {
-    connection: PostgresConnection,
+    connection: PostgresClient,
     sink: SqlSink,
     prepared: HashMap<StatementName, Prepared>,
 }
