@@ -12,7 +12,7 @@ use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderValue, StatusCode};
-use punctual_core::{AlarmName, FireId, Invalid, Namespace, format_duration};
+use punctual_core::{AlarmName, ConnectionName, FireId, Invalid, Namespace, format_duration};
 use punctual_engine::EngineError;
 use punctual_store::{Resource, StoreError};
 use serde::Serialize;
@@ -61,6 +61,7 @@ problem_types! {
     TaskNotFound = ("task-not-found", "Task not found", NOT_FOUND);
     DeadLetterNotFound = ("dead-letter-not-found", "Dead letter not found", NOT_FOUND);
     AlarmNotFound = ("alarm-not-found", "Alarm not found", NOT_FOUND);
+    ConnectionNotFound = ("connection-not-found", "Connection not found", NOT_FOUND);
     RuleNotFound = ("rule-not-found", "Rule not found", NOT_FOUND);
     OperationNotFound = ("operation-not-found", "Operation not found", NOT_FOUND);
     Unauthenticated = ("unauthenticated", "Unauthenticated", UNAUTHORIZED);
@@ -238,6 +239,11 @@ impl Problem {
         let namespace = namespace.as_str();
         let detail = format!("rule {prefix:?} not found in namespace {namespace:?}");
         Self::new(ProblemType::RuleNotFound, detail)
+    }
+
+    pub(crate) fn connection_not_found(name: &ConnectionName) -> Self {
+        let detail = format!("connection {:?} is not in the configuration", name.as_str());
+        Self::new(ProblemType::ConnectionNotFound, detail)
     }
 
     /// Operations are kept by the broker that took them.

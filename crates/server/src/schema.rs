@@ -15,8 +15,9 @@ use utoipa::openapi::schema::{ObjectBuilder, SchemaType};
 use utoipa::openapi::{RefOr, Schema};
 
 pub(crate) use names::{
-    AlarmNameText, Base64Text, ContentTypeText, CronText, CursorText, FireIdText, HeaderMap,
-    InstantText, KeyText, LabelMap, QueueText, TaskIdText, UrlText, ZoneText, at_every, namespace,
+    AlarmNameText, Base64Text, ConnectionText, ContentTypeText, CronText, CursorText, FireIdText,
+    HeaderMap, InstantText, KeyText, LabelMap, ParamMap, QueueText, StatementText, TaskIdText,
+    UrlText, ZoneText, at_every, namespace,
 };
 
 /// Defines a type that stands for a schema of the document, or, after `impl`, gives a schema to a

@@ -206,6 +206,7 @@ mod tests {
         let condition = AlarmWhen::DeadLetters { over: 0 };
         let rule = NewAlarm::new(condition, NoticeTarget::http(Target::queue("q")));
         let error = sent_rule(rule).unwrap_err();
-        assert_eq!(error.to_string(), "to.http: must be a webhook; notices cannot go to a queue");
+        let expected = "to.http: must be a webhook; notices cannot go to a queue or a statement";
+        assert_eq!(error.to_string(), expected);
     }
 }

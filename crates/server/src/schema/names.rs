@@ -3,10 +3,12 @@
 //! Where a pattern has a grammar of its own, a test compares it with the check in the core.
 
 use punctual_core::{
-    ALARM_NAME_BYTES_MAX, CONTENT_TYPE_BYTES_MAX, CRON_BYTES_MAX, CRON_NICKNAMES, FireId,
-    HEADERS_BYTES_MAX, HEADERS_MAX, HEADERS_RESERVED, HEADERS_RESERVED_PREFIXES, KEY_BYTES_MAX,
-    LABEL_NAME_BYTES_MAX, LABEL_VALUE_BYTES_MAX, LABELS_MAX, NAMESPACE_BYTES_MAX,
-    PAYLOAD_BYTES_MAX, QUEUE_BYTES_MAX, TaskId, Timestamp, URL_BYTES_MAX, ZONE_NAME_BYTES_MAX,
+    ALARM_NAME_BYTES_MAX, CONNECTION_BYTES_MAX, CONTENT_TYPE_BYTES_MAX, CRON_BYTES_MAX,
+    CRON_NICKNAMES, FireId, HEADERS_BYTES_MAX, HEADERS_MAX, HEADERS_RESERVED,
+    HEADERS_RESERVED_PREFIXES, KEY_BYTES_MAX, LABEL_NAME_BYTES_MAX, LABEL_VALUE_BYTES_MAX,
+    LABELS_MAX, NAMESPACE_BYTES_MAX, PARAM_NAME_BYTES_MAX, PAYLOAD_BYTES_MAX, QUEUE_BYTES_MAX,
+    SQL_PARAMS_BYTES_MAX, SQL_PARAMS_MAX, STATEMENT_BYTES_MAX, TaskId, Timestamp, URL_BYTES_MAX,
+    ZONE_NAME_BYTES_MAX,
 };
 use serde_json::{Value, json};
 
@@ -57,6 +59,33 @@ documented!(
     AlarmNameText,
     "AlarmName",
     word(ALARM_NAME_BYTES_MAX)
+);
+documented!(
+    /// The name of a connection.
+    ConnectionText,
+    "ConnectionName",
+    word(CONNECTION_BYTES_MAX)
+);
+documented!(
+    /// The name of a statement.
+    StatementText,
+    "StatementName",
+    word(STATEMENT_BYTES_MAX)
+);
+documented!(
+    /// Values for parameters of a statement.
+    ParamMap,
+    "StatementParams",
+    json!({
+        "type": "object",
+        "maxProperties": SQL_PARAMS_MAX,
+        "x-max-bytes": SQL_PARAMS_BYTES_MAX,
+        "propertyNames": {
+            "type": "string",
+            "maxLength": PARAM_NAME_BYTES_MAX,
+            "pattern": "^[A-Za-z_][0-9A-Za-z_]*$",
+        },
+    })
 );
 documented!(
     /// The id of a task.

@@ -12,7 +12,10 @@ use utoipa::ToSchema;
 
 use super::answer_rules::{RefusalBody, SuccessBody, into_rules, of_rules};
 use super::pairs::{Pairs, check_headers};
-use crate::schema::{HeaderMap, QueueText, UrlText, documented, one_field, one_of, reference};
+use crate::schema::{
+    ConnectionText, HeaderMap, ParamMap, QueueText, StatementText, UrlText, documented, one_field,
+    one_of, reference,
+};
 
 /// Where deliveries go: a webhook, a queue that workers subscribe to, or a statement of a database.
 #[derive(Debug, Deserialize, Serialize)]
@@ -32,13 +35,15 @@ pub(super) enum TargetBody {
 #[serde(deny_unknown_fields, expecting = "an object with a `connection` and a `statement`")]
 pub(crate) struct SqlBody {
     /// The name of a connection of the configuration.
+    #[schema(value_type = ConnectionText)]
     connection: String,
     /// The name of a statement of that connection.
+    #[schema(value_type = StatementText)]
     statement: String,
     /// Values for parameters of the statement. Parameters that are not given here are taken from
     /// the payload.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    #[schema(value_type = std::collections::HashMap<String, serde_json::Value>)]
+    #[schema(value_type = ParamMap)]
     params: BTreeMap<String, Box<RawValue>>,
 }
 

@@ -1,4 +1,4 @@
-//! `GET /v1/connections` and `POST /v1/connections/{name}/test`: the connections and sources of
+//! `GET /v1/connections` and `POST /v1/connections/{connection}/test`: the connections and sources of
 //! this broker, for operators. Secrets are never shown.
 
 use std::sync::Arc;
@@ -112,14 +112,14 @@ pub(crate) async fn list(State(broker): State<Arc<Broker>>, params: QueryParams)
 /// Opens a session of a connection, asks the other side for an answer, and closes the session.
 /// Needs an admin token.
 #[utoipa::path(
-    post, path = "/v1/connections/{name}/test", tag = "connections",
+    post, path = "/v1/connections/{connection}/test", tag = "connections",
     operation_id = "test_connection",
-    params(("name" = String, Path, description = "The name of the connection.")),
     responses((status = 200, description = "Whether it works.", body = TestAnswer))
 )]
 pub(crate) async fn test(State(broker): State<Arc<Broker>>, Path(name): Path<String>) -> ApiResult {
     let name = ConnectionName::new(&name)?;
-    let tested = broker.sinks.test(&name).await.ok_or_else(Problem::not_found)?;
+    let tested =
+        broker.sinks.test(&name).await.ok_or_else(|| Problem::connection_not_found(&name))?;
     let (works, problem) = (tested.is_ok(), tested.err());
     response::ok(&TestAnswer { name: name.as_str().to_owned(), works, problem })
 }

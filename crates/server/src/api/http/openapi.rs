@@ -20,7 +20,7 @@ use utoipa::{Modify, OpenApi as _};
 
 use crate::auth;
 use crate::problem::Problem;
-use crate::schema::{self, AlarmNameText, FireIdText, KeyText, QueueText};
+use crate::schema::{self, AlarmNameText, ConnectionText, FireIdText, KeyText, QueueText};
 
 /// The name of the security scheme in the document.
 const TOKEN: &str = "token";
@@ -39,7 +39,7 @@ const OPTIONAL_BODIES: [&str; 2] = ["touch_task", "lease"];
                        and `x-maximum` limit a duration or a time, `x-max-bytes` a text in UTF-8.",
         license(name = "Apache-2.0", identifier = "Apache-2.0")
     ),
-    components(schemas(Problem, KeyText, FireIdText, QueueText, AlarmNameText)),
+    components(schemas(Problem, KeyText, FireIdText, QueueText, AlarmNameText, ConnectionText)),
     modifiers(&BearerScheme)
 )]
 struct Document;
@@ -118,6 +118,10 @@ fn path_parameter(name: &str) -> Value {
         "key" => (schema::reference::<KeyText>(), "The key of the task, or its id."),
         "queue" => (schema::reference::<QueueText>(), "The queue."),
         "name" => (schema::reference::<AlarmNameText>(), "The name of the alarm."),
+        "connection" => (
+            schema::reference::<ConnectionText>(),
+            "The name of a connection of the configuration.",
+        ),
         "prefix" => (schema::reference::<KeyText>(), "How the keys begin."),
         "id" => (json!({"type": "string"}), "The id of the operation."),
         "fire_id" => (schema::reference::<FireIdText>(), "The fire id of the dead letter."),

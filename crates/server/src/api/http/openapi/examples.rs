@@ -28,6 +28,7 @@ fn of_parameter(name: &str) -> Option<Value> {
         "key" => "order-1",
         "queue" => "emails",
         "name" => "errors",
+        "connection" => "orders",
         "prefix" => "lamp-",
         "fire_id" => "01q3dcbd0001r0000c0000001a-01q3dcbd00",
         "idempotency-key" => "7f3a",

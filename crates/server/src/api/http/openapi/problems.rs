@@ -82,6 +82,7 @@ fn of_verb(operation: &Value) -> Vec<P> {
         "start_operation" => (&[&OWNER, &STORE], &[]),
         "get_operation" | "stop_operation" => (&[], &[P::OperationNotFound]),
         "put_alarm" => (&[&OWNER, &STORE, &GROWTH], &[]),
+        "test_connection" => (&[], &[P::ConnectionNotFound]),
         "list_rules" => (&[&OWNER], &[]),
         "put_rule" => (&[&OWNER, &GROWTH], &[]),
         "delete_rule" => (&[&OWNER, &GROWTH], &[P::RuleNotFound]),
