@@ -28,7 +28,7 @@ pub trait SinkSession: Send {
     /// Contract: every permit was taken; nothing is sent twice within one call unless it certainly
     /// had no effect. [`Outcome::Acked`] means that the other side has confirmed; a refusal means
     /// that it never will. If the outcome of a delivery is unknown, its result is that of
-    /// [`unknown`]. Dropping the future gives the session up; the caller then drops the session.
+    /// `unknown`. Dropping the future gives the session up; the caller then drops the session.
     fn send<'a>(&'a mut self, batch: &'a [Delivery]) -> DynFuture<'a, SendResult>;
 
     /// Whether the other side still answers. Called while the session has nothing to do.
