@@ -61,6 +61,7 @@ var (
 	ErrTaskNotFound         error = problemType("urn:punctual:task-not-found")
 	ErrDeadLetterNotFound   error = problemType("urn:punctual:dead-letter-not-found")
 	ErrAlarmNotFound        error = problemType("urn:punctual:alarm-not-found")
+	ErrConnectionNotFound   error = problemType("urn:punctual:connection-not-found")
 	ErrRuleNotFound         error = problemType("urn:punctual:rule-not-found")
 	ErrOperationNotFound    error = problemType("urn:punctual:operation-not-found")
 	ErrUnauthenticated      error = problemType("urn:punctual:unauthenticated")

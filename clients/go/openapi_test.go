@@ -60,7 +60,8 @@ var schemaTypes = map[string]any{
 	"Alarms": alarmList{}, "Answer": Answer{}, "Attempt": Attempt{}, "Backoff": Backoff{},
 	"Broker": Broker{}, "CancelAnswer": cancelAnswer{}, "CancelMany": cancelMany{},
 	"CancelManyAnswer": cancelManyAnswer{}, "CancelOutcome": cancelAnswer{},
-	"CancelResult": cancelAnswer{}, "ChatRobot": ChatRobot{}, "CountedNamespace": NamespaceInfo{},
+	"CancelResult": cancelAnswer{}, "ChatRobot": ChatRobot{}, "Connection": Connection{},
+	"ConnectionTest": ConnectionTest{}, "Connections": Connections{}, "CountedNamespace": NamespaceInfo{},
 	"DeadGroup": DeadGroup{}, "DeadGroupFilter": DeadGroupFilter{}, "DeadGroups": DeadGroups{},
 	"DeadLetter": DeadLetter{}, "DeadLetterSelection": DeadSelection{}, "DeadLetters": DeadPage{},
 	"DeadLettersCondition": DeadLettersCondition{}, "Deleted": deleted{},
@@ -84,6 +85,7 @@ var schemaTypes = map[string]any{
 	}{},
 	"RetryPolicy": RetryPolicy{}, "ScheduledTask": Task{}, "Series": Series{},
 	"SeriesPoint": SeriesPoint{}, "Settled": settled{}, "SkippedFires": SkippedFires{},
+	"Source": Source{}, "SqlTarget": SQLTarget{},
 	"Stats": Stats{}, "Step": ForecastStep{}, "SuccessRule": SuccessRule{}, "Target": Target{},
 	"Task": Task{}, "TaskFields": TaskFields{}, "TaskFilter": TaskFilter{}, "Tasks": TaskPage{},
 	"TouchRule": TouchRule{}, "TouchRules": ruleList{},
@@ -362,6 +364,13 @@ func callEverything(ctx context.Context, t *testing.T, c *Client) {
 	_, err = c.TestAlarm(ctx, "errors")
 	check("TestAlarm", err)
 	check("DeleteAlarm", c.DeleteAlarm(ctx, "errors"))
+	connections, err := c.Connections(ctx)
+	if check("Connections", err); err == nil && (len(connections.Connections) != 0 || len(connections.Sources) != 0) {
+		t.Errorf("Connections gave %+v", connections)
+	}
+	if _, err := c.TestConnection(ctx, "shop-db"); !errors.Is(err, ErrConnectionNotFound) {
+		t.Errorf("TestConnection of a connection that is not configured: %v", err)
+	}
 	touchRule, err := c.PutRule(ctx, "unit:", Within(48*time.Hour), OnReturn(), ToQueue("silent"))
 	if check("PutRule", err); err == nil && (touchRule.Prefix != "unit:" || touchRule.Create.Target.Queue != "silent") {
 		t.Errorf("PutRule gave %+v", touchRule)

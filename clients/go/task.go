@@ -146,10 +146,11 @@ type DST struct {
 	Overlap string `json:"overlap,omitempty"`
 }
 
-// Target is where deliveries are sent: a webhook or a queue.
+// Target is where deliveries are sent: a webhook, a queue or a statement of a database.
 type Target struct {
 	HTTP  *HTTPTarget `json:"http,omitempty"`
 	Queue string      `json:"queue,omitempty"`
+	SQL   *SQLTarget  `json:"sql,omitempty"`
 }
 
 // QueueTarget is the target of a queue.
@@ -158,6 +159,11 @@ func QueueTarget(name string) Target { return Target{Queue: name} }
 // URLTarget is the target of a webhook.
 func URLTarget(url string) Target { return Target{HTTP: &HTTPTarget{URL: url}} }
 
+// StatementTarget is the target of a statement. The params may be nil.
+func StatementTarget(connection, statement string, params map[string]any) Target {
+	return Target{SQL: &SQLTarget{Connection: connection, Statement: statement, Params: params}}
+}
+
 // HTTPTarget is a webhook. The method is POST unless another one is given.
 type HTTPTarget struct {
 	URL     string            `json:"url"`
@@ -165,6 +171,14 @@ type HTTPTarget struct {
 	Headers map[string]string `json:"headers,omitempty"`
 	Success *SuccessRule      `json:"success,omitempty"`
 	Refuse  *RefuseRule       `json:"refuse,omitempty"`
+}
+
+// SQLTarget is a statement that the configuration of the broker has, on a connection of it.
+type SQLTarget struct {
+	Connection string `json:"connection"`
+	Statement  string `json:"statement"`
+	// Params has values of parameters; those that are missing are taken from the payload.
+	Params map[string]any `json:"params,omitempty"`
 }
 
 // SuccessRule says which answers are a success. All that is given must hold.
@@ -327,6 +341,12 @@ func ToQueue(name string) TaskOption { return To(QueueTarget(name)) }
 
 // ToURL delivers to a webhook.
 func ToURL(url string) TaskOption { return To(URLTarget(url)) }
+
+// ToStatement runs a statement of a connection. Parameters that params does not have are taken from
+// the payload; it may be nil.
+func ToStatement(connection, statement string, params map[string]any) TaskOption {
+	return To(StatementTarget(connection, statement, params))
+}
 
 // To delivers to the target.
 func To(target Target) TaskOption { return taskOption(func(f *TaskFields) { f.Target = &target }) }

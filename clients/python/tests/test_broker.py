@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,10 +21,12 @@ from punctual import (
     InvalidError,
     NewTask,
     NotFound,
+    NotFoundError,
     Problem,
     Queue,
     Refuse,
     Retry,
+    Sql,
     Task,
     TouchBuffer,
     Watch,
@@ -31,7 +35,7 @@ from punctual import (
 from punctual.records import Touched
 from punctual.testing import BrokerProcess
 
-from .conftest import WAIT_SECONDS_MAX
+from .conftest import SERVE, WAIT_SECONDS_MAX
 
 
 def test_a_task_is_scheduled_shown_and_cancelled(client: Client) -> None:
@@ -108,3 +112,58 @@ def test_a_touch_buffer_sends_each_key_once_and_flushes_when_it_is_closed(client
         for _ in range(3):
             buffer.touch("lamp-7")
     assert [(one.created, one.touched) for one in answers] == [(1, 0)]
+
+
+CONNECTIONS = """
+[connections.shop-db]
+kind = "postgres"
+url = "postgres://punctual@127.0.0.1:{port}/shop"
+namespaces = ["shop"]
+statements.order-paid = "update orders set state = 'paid' where id = :order and note = :note"
+
+[[sources]]
+kind = "outbox"
+connection = "shop-db"
+table = "punctual_outbox"
+namespace = "shop"
+"""
+
+
+def test_a_task_names_a_statement_and_operators_see_the_connection(tmp_path: Path) -> None:
+    with socket.socket() as closed:  # bound, but nothing listens: tasks are accepted, and wait for the connection
+        closed.bind(("127.0.0.1", 0))
+        config = tmp_path / "punctual.toml"
+        config.write_text(CONNECTIONS.format(port=closed.getsockname()[1]))
+        broker = BrokerProcess([*SERVE, "--data-dir", "data", "--config", str(config)])
+        try:
+            with Client(broker.url, namespace="shop") as client:
+                _name_a_statement(client)
+                _see_the_connection(client)
+        finally:
+            broker.stop()
+
+
+def _name_a_statement(client: Client) -> None:
+    paid = Sql("shop-db", "order-paid", params={"order": 42, "note": Order(42)})
+    task = client.schedule("order-42", after="15m", to=paid)
+    params = {"order": 42, "note": {"order": 42}}
+    assert task.target == {"sql": {"connection": "shop-db", "statement": "order-paid", "params": params}}
+    task = client.schedule("order-43", after="15m", to=Sql("shop-db", "order-paid"))
+    assert task.target == {"sql": {"connection": "shop-db", "statement": "order-paid"}}
+    with pytest.raises(InvalidError) as invalid:
+        client.schedule("order-44", after="15m", to=Sql("shop-db", "order-lost"))
+    assert invalid.value.field == "target.sql.statement"
+
+
+def _see_the_connection(client: Client) -> None:
+    found = client.connections()
+    (connection,), (source,) = found.connections, found.sources
+    assert (connection.name, connection.kind, connection.state) == ("shop-db", "postgres", "away")
+    assert (connection.namespaces, connection.statements) == (["shop"], ["order-paid"])
+    assert isinstance(connection.since, datetime)
+    assert (source.namespace, source.read_at, source.applied) == ("shop", None, 0)
+    tested = client.test_connection("shop-db")
+    assert (tested.name, tested.works) == ("shop-db", False) and tested.problem
+    with pytest.raises(NotFoundError) as missing:
+        client.test_connection("other-db")
+    assert missing.value.type == "urn:punctual:connection-not-found"

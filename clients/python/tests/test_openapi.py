@@ -10,7 +10,7 @@ import pytest
 from punctual import AsyncClient, Client, errors, records
 from punctual._record import Record
 from punctual.calls import DEV_ROUTES, REQUESTS, ROUTES
-from punctual.targets import TASK_ARGUMENTS, Exponential, Fixed, Http, Pauses, RetryPolicy
+from punctual.targets import TASK_ARGUMENTS, Exponential, Fixed, Http, Pauses, RetryPolicy, Sql
 from punctual.testing import DevBroker
 
 # Routes that the document may lack: the clock is of `punctual dev` only, and older brokers have no touch rules.
@@ -50,10 +50,11 @@ def _wire_fields(value: Any, inner: str) -> set[str]:
 SENT: dict[str, set[str]] = {
     **REQUESTS,
     **{key: {"key", *TASK_ARGUMENTS} for key in ("NewTask", "NewTaskWithoutKey", "NewTasks")},
-    "Target": {"http", "queue"},
+    "Target": {"http", "queue", "sql"},
     "HttpTarget": _wire_fields(
         Http("u", "PUT", {"a": "b"}, success_statuses=[200], success_json={"/a": 0}, refuse_statuses=[400]), "http"
     ),
+    "SqlTarget": _wire_fields(Sql("c", "s", {"a": 0}), "sql"),
     "SuccessRule": set(Http("u", success_statuses=[200], success_json={"/a": 0}).wire()["http"]["success"]),
     "RefuseRule": set(Http("u", refuse_statuses=[400]).wire()["http"]["refuse"]),
     "RetryPolicy": set(RetryPolicy(1, Fixed("1s"), 0.5).wire()),

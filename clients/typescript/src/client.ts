@@ -6,11 +6,11 @@ import { Pages } from "./pages.js";
 import { durationMs, durationText, instantText, type Duration, type Instant } from "./time.js";
 import { Transport, type Request } from "./transport.js";
 import type {
-  AckEntry, AckedOne, Advanced, Alarm, AlarmRule, AlarmTest, Cancelled, CancelResult, Clock, CountedNamespace,
-  DeadGroupFilter, DeadGroups, DeadLetter, DeadLetterSelection, Deleted, DeletedLetters, Delivery, DryRun, EndedTask,
-  Explanation, FireFilter, FireRecord, Forecast, LeaseOptions, LiveSecond, NewOperation, NewTask, NewTaskWithKey,
-  NewWatch, Operation, Preview, Problem, QueueInfo, Ready, Redriven, ScheduledTask, Series, Settled, Stats, Task, TaskFilter,
-  Topology, TouchManyAnswer, TouchRule, TouchedTask, WhoAmI, WorkerInfo,
+  AckEntry, AckedOne, Advanced, Alarm, AlarmRule, AlarmTest, Cancelled, CancelResult, Clock, Connections, ConnectionTest,
+  CountedNamespace, DeadGroupFilter, DeadGroups, DeadLetter, DeadLetterSelection, Deleted, DeletedLetters, Delivery,
+  DryRun, EndedTask, Explanation, FireFilter, FireRecord, Forecast, LeaseOptions, LiveSecond, NewOperation, NewTask,
+  NewTaskWithKey, NewWatch, Operation, Preview, Problem, QueueInfo, Ready, Redriven, ScheduledTask, Series, Settled,
+  Stats, Task, TaskFilter, Topology, TouchManyAnswer, TouchRule, TouchedTask, WhoAmI, WorkerInfo,
 } from "./types.js";
 
 /** Requests of tasks are smaller than the limits of the API (10,000 tasks, 64 MiB), so that brokers and clients need little memory. */
@@ -432,6 +432,16 @@ export class Punctual {
   /** What the token grants, and which broker answers. */
   whoami(options: CallOptions = {}): Promise<WhoAmI> {
     return this.#send("GET", "/v1/whoami", options);
+  }
+
+  /** The connections and sources of the broker that answers. Needs an admin token. */
+  connections(options: CallOptions = {}): Promise<Connections> {
+    return this.#send("GET", "/v1/connections", options);
+  }
+
+  /** Opens a session of a connection, and asks the other side for an answer. Needs an admin token. */
+  testConnection(name: string, options: CallOptions = {}): Promise<ConnectionTest> {
+    return this.#send("POST", `/v1/connections/${segment("name", name)}/test`, { repeatable: true, ...options });
   }
 
   /** Whether a broker runs. */

@@ -1,6 +1,7 @@
 // Converts between the types of this package (camel case, `Date`, durations in milliseconds) and the JSON of the API
 // (snake case, text). Requests are converted field by field; answers by the names of their fields, which a test compares
-// with `/openapi.json`. Values that belong to the caller (payloads, labels, headers, results) are never changed.
+// with `/openapi.json`. Values that belong to the caller (payloads, labels, headers, results, parameters) are never
+// changed.
 
 import { durationText, instantText, type Duration, type Instant } from "./time.js";
 import type { AlarmRule, NewTaskWithKey, Receiver, RetryPolicy, TaskFilter } from "./types.js";
@@ -10,11 +11,11 @@ type Wire = Record<string, unknown>;
 /** Fields of answers that have an instant. */
 export const INSTANT_FIELDS = new Set([
   "at", "complete_until", "created_at", "died_at", "ended_at", "ends_at", "fire_at", "fired_at", "first_at", "from",
-  "last_at", "last_heartbeat", "nominal_at", "now", "oldest_overdue", "since", "started_at", "starts_at", "time", "to",
-  "touched_at", "until", "updated_at",
+  "last_at", "last_heartbeat", "nominal_at", "now", "oldest_overdue", "read_at", "since", "started_at", "starts_at",
+  "time", "to", "touched_at", "until", "updated_at",
 ]);
 /** Fields whose values belong to the caller. */
-export const OPAQUE_FIELDS = new Set(["payload", "result", "labels", "headers", "json"]);
+export const OPAQUE_FIELDS = new Set(["payload", "result", "labels", "headers", "json", "params"]);
 
 const camelNames = new Map<string, string>();
 

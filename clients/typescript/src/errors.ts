@@ -33,7 +33,7 @@ export class PunctualError extends Error {
 export class InvalidRequestError extends PunctualError {}
 /** The token is missing or lacks a right (401, 403). */
 export class AccessError extends PunctualError {}
-/** There is no such task, dead letter, alarm or operation (404). */
+/** There is no such task, dead letter, alarm, operation or connection (404). */
 export class NotFoundError extends PunctualError {}
 /** The task is not as the call expects it (409, 412): read it again and decide. */
 export class ConflictError extends PunctualError {}

@@ -1,6 +1,6 @@
-// The two kinds of targets.
+// The three kinds of targets.
 
-import type { HttpTarget, ToHttp, ToQueue } from "./types.js";
+import type { HttpTarget, SqlTarget, ToHttp, ToQueue, ToSql } from "./types.js";
 
 /** A queue of the namespace, to which workers subscribe. */
 export function queue(name: string): ToQueue {
@@ -10,4 +10,9 @@ export function queue(name: string): ToQueue {
 /** A webhook. */
 export function http(url: string | URL, options: Omit<HttpTarget, "url"> = {}): ToHttp {
   return { http: { ...options, url: String(url) } };
+}
+
+/** A statement of a connection. Parameters that are not in `params` are taken from the payload. */
+export function sql(connection: string, statement: string, params?: SqlTarget["params"]): ToSql {
+  return { sql: { connection, statement, ...(params === undefined ? {} : { params }) } };
 }

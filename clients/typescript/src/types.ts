@@ -34,6 +34,12 @@ export interface HttpTarget {
   refuse?: RefuseRule;
 }
 
+export interface SqlTarget {
+  connection: string;
+  statement: string;
+  params?: Record<string, unknown>;
+}
+
 export interface ToHttp {
   http: HttpTarget;
 }
@@ -42,8 +48,12 @@ export interface ToQueue {
   queue: string;
 }
 
-export type Target = ToHttp | ToQueue;
-/** Where deliveries go: `queue("name")`, `http(url, …)`, or a URL for a `POST` to it. */
+export interface ToSql {
+  sql: SqlTarget;
+}
+
+export type Target = ToHttp | ToQueue | ToSql;
+/** Where deliveries go: `queue("name")`, `http(url, …)`, `sql("connection", "statement", …)`, or a URL for a `POST` to it. */
 export type Receiver = Target | string | URL;
 
 export interface Dst {
@@ -530,6 +540,47 @@ export interface WhoAmI {
   store: string;
   version: string;
   time: Date;
+}
+
+/** A connection of the configuration, as the broker that answers sees it. */
+export interface Connection {
+  name: string;
+  kind: string;
+  address: string;
+  state: "ready" | "away";
+  since: Date;
+  problem?: string | null;
+  sessions: number;
+  waiting: number;
+  inFlight: number;
+  confirmed: number;
+  failed: number;
+  namespaces: string[];
+  allow: string[];
+  statements: string[];
+}
+
+/** A source of the configuration, as the broker that answers reads it. */
+export interface Source {
+  name: string;
+  namespace: string;
+  readAt?: Date | null;
+  applied: number;
+  rejected: number;
+  lagMs: number;
+  problem?: string | null;
+}
+
+export interface Connections {
+  connections: Connection[];
+  sources: Source[];
+}
+
+/** Whether a connection works, and why not. */
+export interface ConnectionTest {
+  name: string;
+  works: boolean;
+  problem?: string | null;
 }
 
 export interface Ready {

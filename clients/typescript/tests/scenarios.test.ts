@@ -13,7 +13,7 @@ type Json = Record<string, any>;
 const FOLDER = process.env["PUNCTUAL_SCENARIOS"] ?? join(process.cwd(), "../scenarios");
 const FILE_KEYS = new Set(["name", "broker", "clock", "args", "token", "steps"]);
 const STEP_KEYS = new Set(["gives", "fails", "bind", "token"]);
-const OPAQUE = new Set(["payload", "result", "labels", "headers", "json"]);
+const OPAQUE = new Set(["payload", "result", "labels", "headers", "json", "params"]);
 
 const snake = (name: string): string => name.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);
 const camel = (name: string): string => name.replace(/_([a-z0-9])/g, (_, letter: string) => letter.toUpperCase());

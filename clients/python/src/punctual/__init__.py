@@ -42,6 +42,7 @@ from .targets import (
     Pauses,
     Queue,
     RetryPolicy,
+    Sql,
     TaskFields,
     Watch,
 )
@@ -50,7 +51,7 @@ from .worker import Worker
 
 __all__ = [
     "Client", "AsyncClient", "Settings", "RetryLimits",
-    "Queue", "Http", "NewTask", "Watch", "TaskFields", "RetryPolicy", "Fixed", "Exponential", "Pauses",
+    "Queue", "Http", "Sql", "NewTask", "Watch", "TaskFields", "RetryPolicy", "Fixed", "Exponential", "Pauses",
     "Task", "TaskRef", "FireRecord", "DeadLetter",
     "CancelResult", "Cancelled", "Firing", "AlreadyFired", "NotFound", "CancelFailed",
     "Worker", "Fire", "Retry", "Refuse", "TouchBuffer", "AsyncTouchBuffer",

@@ -47,6 +47,8 @@ ROUTES = (
     Route("GET", "/readyz", "readyz"),
     Route("GET", "/metrics", "metrics"),
     Route("GET", "/openapi.json", "openapi"),
+    Route("GET", "/v1/connections", "connections"),
+    Route("POST", "/v1/connections/{connection}/test", "test_connection"),
     Route("GET", "/v1/live", "live_all"),
     Route("GET", "/v1/namespaces", "namespaces", _PAGE),
     Route(
@@ -747,6 +749,15 @@ class Calls:
     def whoami(self) -> Call[r.WhoAmI]:
         """What the token grants, and which broker answers."""
         return self._get("/v1/whoami", _as(r.WhoAmI))
+
+    def connections(self) -> Call[r.Connections]:
+        """The connections and sources of the broker that answers. Needs an admin token."""
+        return self._get("/v1/connections", _as(r.Connections))
+
+    def test_connection(self, name: str) -> Call[r.ConnectionTest]:
+        """Opens a session of a connection, and waits up to ten seconds for the other side. Needs an admin token."""
+        path = f"/v1/connections/{_quoted(name)}/test"
+        return self._post(path, None, _as(r.ConnectionTest), wait=10.0)
 
     def livez(self) -> Call[str]:
         """Answers if the broker runs."""

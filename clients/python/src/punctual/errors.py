@@ -74,7 +74,7 @@ class ForbiddenError(ProblemError):
 
 
 class NotFoundError(ProblemError):
-    """There is no such task, dead letter, alarm or operation."""
+    """There is no such task, dead letter, alarm, operation or connection."""
 
 
 class ConflictError(ProblemError):

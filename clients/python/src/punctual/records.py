@@ -452,6 +452,54 @@ class WhoAmI(Record):
     time = instant("time")
 
 
+class Connection(Record):
+    """A connection of the configuration, as the broker that answers sees it."""
+
+    schema: ClassVar[Schemas] = ("Connection",)
+    name = text("name")
+    kind = text("kind")
+    address = text("address")
+    state = text("state")
+    since = instant("since")
+    problem = text_or_none("problem")
+    sessions = integer("sessions")
+    waiting = integer("waiting")
+    in_flight = integer("in_flight")
+    confirmed = integer("confirmed")
+    failed = integer("failed")
+    namespaces = values("namespaces", str)
+    allow = values("allow", str)
+    statements = values("statements", str)
+
+
+class Source(Record):
+    """A source of the configuration, as the broker that answers reads it."""
+
+    schema: ClassVar[Schemas] = ("Source",)
+    name = text("name")
+    namespace = text("namespace")
+    read_at = instant_or_none("read_at")
+    applied = integer("applied")
+    rejected = integer("rejected")
+    lag_ms = integer("lag_ms")
+    problem = text_or_none("problem")
+
+
+class Connections(Record):
+    schema: ClassVar[Schemas] = ("Connections",)
+    connections = values("connections", Connection)
+    sources = values("sources", Source)
+
+
+class ConnectionTest(Record):
+    """Whether a connection works, and why not."""
+
+    schema: ClassVar[Schemas] = ("ConnectionTest",)
+    name = text("name")
+    works = boolean("works")
+    problem = text_or_none("problem")
+
+
 class Ready(Record):
     schema: ClassVar[Schemas] = ("Ready",)
     ready = boolean("ready")

@@ -55,14 +55,29 @@ class Http:
         return {"http": http}
 
 
-Target: TypeAlias = Queue | Http | str | Mapping[str, Json]
-"""A queue, a webhook, the URL of a webhook, or the JSON of a target."""
+@dataclass(frozen=True)
+class Sql:
+    """Deliveries run a statement of a connection. Parameters that are not in `params` are taken from the payload."""
+
+    connection: str
+    statement: str
+    params: Mapping[str, Json] = field(default_factory=dict)
+
+    def wire(self) -> Json:
+        sql: dict[str, Json] = {"connection": self.connection, "statement": self.statement}
+        if self.params:
+            sql["params"] = plain(dict(self.params))
+        return {"sql": sql}
+
+
+Target: TypeAlias = Queue | Http | Sql | str | Mapping[str, Json]
+"""A queue, a webhook, a statement, the URL of a webhook, or the JSON of a target."""
 
 
 def target_json(target: Target) -> Json:
     if isinstance(target, str):
         return Http(target).wire()
-    return target.wire() if isinstance(target, Queue | Http) else dict(target)
+    return target.wire() if isinstance(target, Queue | Http | Sql) else dict(target)
 
 
 @dataclass(frozen=True)

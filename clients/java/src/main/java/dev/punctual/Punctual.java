@@ -511,6 +511,19 @@ public final class Punctual {
         return "/alarms/" + Call.encode(name);
     }
 
+    // Connections
+
+    /** The connections and sources of the broker that answers; needs an admin token, if the broker has tokens. */
+    public Connections connections() {
+        return send(root("GET", "/v1/connections")).as(Connections.class);
+    }
+
+    /** Opens a session of a connection and closes it; needs an admin token, if the broker has tokens. */
+    public ConnectionTest testConnection(String name) {
+        Call call = root("POST", "/v1/connections/" + Call.encode(name) + "/test").idempotent(true);
+        return send(call).as(ConnectionTest.class);
+    }
+
     // Queues
 
     /** A worker with handlers for queues. Most programs need nothing else of this section. */

@@ -117,6 +117,16 @@ public abstract sealed class TaskFields<T extends TaskFields<T>> permits NewTask
         return to(Target.toHttp(target));
     }
 
+    /** Runs a statement of a connection. Its parameters are taken from the payload. */
+    public T toStatement(String connection, String statement) {
+        return to(Target.toStatement(connection, statement));
+    }
+
+    /** Runs a statement of a connection. Parameters that {@code params} does not have are taken from the payload. */
+    public T toStatement(String connection, String statement, Map<String, ?> params) {
+        return to(Target.toStatement(connection, statement, params));
+    }
+
     /** A record, map, list, text, number, boolean or {@link JsonValue}; at most 256 KiB as JSON. */
     public T payload(Object value) {
         return set("payload", JsonValue.of(value));

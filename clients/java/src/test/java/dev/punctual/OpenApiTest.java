@@ -142,7 +142,8 @@ final class OpenApiTest {
             () -> p.liveAll().close(), () -> p.startOperation(OperationVerb.PAUSE, TaskFilter.all()), p::operations,
             () -> p.operation("a"), () -> p.stopOperation("a"),
             () -> p.putAlarm("a", new AlarmRule(AlarmCondition.deadLetters(0), AlarmReceiver.mail(List.of("a@b.c")), HOUR)),
-            () -> p.alarm("a"), p::alarms, () -> p.deleteAlarm("a"), () -> p.testAlarm("a")));
+            () -> p.alarm("a"), p::alarms, () -> p.deleteAlarm("a"), () -> p.testAlarm("a"), p::connections,
+            () -> p.testConnection("a")));
         calls.addAll(List.of(() -> p.lease("q", 1, HOUR, HOUR, "w"), () -> p.ack("q", List.of("t")),
             () -> p.ackWithResults("q", List.of(new AckEntry("t", JsonValue.of(1)))), () -> p.fail("q", "t", "r", HOUR),
             () -> p.refuse("q", "t", "r"), () -> p.extend("q", "t", HOUR), p::alive, p::ready, p::metrics, p::openapi,

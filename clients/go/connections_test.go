@@ -1,0 +1,92 @@
+package punctual
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"reflect"
+	"testing"
+	"time"
+)
+
+// connectionsConfig has a database that cannot be reached: its port never listens.
+const connectionsConfig = `
+[connections.shop-db]
+kind = "postgres"
+url = "postgres://punctual@127.0.0.1:1/shop"
+namespaces = ["shop"]
+
+[connections.shop-db.statements]
+order-paid = "update orders set state = 'paid' where id = :order"
+
+[[sources]]
+kind = "outbox"
+connection = "shop-db"
+table = "punctual_outbox"
+namespace = "shop"
+`
+
+// startWithConnection starts a broker whose configuration has a connection.
+func startWithConnection(t *testing.T) *Client {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "punctual.toml")
+	if err := os.WriteFile(path, []byte(connectionsConfig), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return newClient(t, startServe(t, "--config", path).url, Namespace("shop"))
+}
+
+func TestConnectionsAndSourcesAreListedAndTested(t *testing.T) {
+	ctx, client := testContext(t), startWithConnection(t)
+	shown := eventually(t, func() (*Connections, bool) {
+		connections, err := client.Connections(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return connections, connections.Connections[0].Problem != ""
+	})
+	connection, source := shown.Connections[0], shown.Sources[0]
+	if connection.Name != "shop-db" || connection.Kind != "postgres" || connection.State != "away" ||
+		time.Since(connection.Since) > time.Minute || !reflect.DeepEqual(connection.Namespaces, []string{"shop"}) ||
+		!reflect.DeepEqual(connection.Statements, []string{"order-paid"}) {
+		t.Errorf("the connection is %+v", connection)
+	}
+	if source.Namespace != "shop" || source.ReadAt != nil || source.Applied != 0 {
+		t.Errorf("the source is %+v", source)
+	}
+	test, err := client.TestConnection(ctx, "shop-db")
+	if err != nil || test.Name != "shop-db" || test.Works || test.Problem == "" {
+		t.Errorf("TestConnection gave %+v, %v", test, err)
+	}
+	if _, err := client.TestConnection(ctx, "other-db"); !errors.Is(err, ErrConnectionNotFound) {
+		t.Errorf("TestConnection of a connection that is not configured: %v", err)
+	}
+}
+
+func TestAStatementIsATarget(t *testing.T) {
+	ctx, client := testContext(t), startWithConnection(t)
+	params := map[string]any{"order": 42.0, "note": nil, "lines": []any{"a", true}}
+	_, err := client.Schedule(ctx, "order-42", In(time.Hour), ToStatement("shop-db", "order-paid", params))
+	if err != nil {
+		t.Fatal(err)
+	}
+	task, err := client.Get(ctx, "order-42")
+	if want := StatementTarget("shop-db", "order-paid", params); err != nil || !reflect.DeepEqual(*task.Target, want) {
+		t.Errorf("the target is %+v, %v", task.Target, err)
+	}
+	task, err = client.Schedule(ctx, "order-43", In(time.Hour), ToStatement("shop-db", "order-paid", nil), JSON(map[string]int{"order": 43}))
+	if err != nil || task.Target.SQL == nil || task.Target.SQL.Params != nil {
+		t.Errorf("a task without params is %+v, %v", task, err)
+	}
+	var problem *Problem
+	_, err = client.Schedule(ctx, "order-44", In(time.Hour), ToStatement("shop-db", "order-late", nil))
+	if !errors.As(err, &problem) || problem.Field != "target.sql.statement" {
+		t.Errorf("a statement that is not configured: %v", err)
+	}
+	_, err = client.Schedule(ctx, "order-45", In(time.Hour), ToStatement("shop-db", "order-paid", map[string]any{"order": func() {}}))
+	var unsupported *json.UnsupportedTypeError
+	if !errors.As(err, &unsupported) {
+		t.Errorf("a param that is not JSON: %v", err)
+	}
+}
