@@ -1,5 +1,5 @@
-//! `GET /v1/connections` and `POST /v1/connections/{connection}/test`: the connections and sources of
-//! this broker, for operators. Secrets are never shown.
+//! `GET /v1/connections` and `POST /v1/connections/{connection}/test`: the connections and sources
+//! of this broker, for operators. Secrets are never shown.
 
 use std::sync::Arc;
 
