@@ -15,6 +15,7 @@ mod conformance;
 mod crash;
 mod damage;
 mod disk_space;
+mod due_counts;
 mod fire_pages;
 mod format_v2;
 mod list_pages;
