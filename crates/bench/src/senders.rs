@@ -18,8 +18,27 @@ impl SendTime {
         Self { timer: BenchTimer::start(), length }
     }
 
-    pub(crate) fn is_over(&self) -> bool {
+    fn is_over(&self) -> bool {
         self.timer.elapsed() >= self.length
+    }
+
+    pub(crate) const fn requests(self) -> RequestLimit {
+        RequestLimit { time: self, begun: false }
+    }
+}
+
+/// Whether a sender sends another request: the first one always, so that a short time on a busy
+/// machine, which is over before the connection is open, does not measure nothing.
+#[derive(Debug)]
+pub(crate) struct RequestLimit {
+    time: SendTime,
+    begun: bool,
+}
+
+impl RequestLimit {
+    pub(crate) fn another(&mut self) -> bool {
+        let begun = std::mem::replace(&mut self.begun, true);
+        !begun || !self.time.is_over()
     }
 }
 

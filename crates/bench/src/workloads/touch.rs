@@ -123,7 +123,8 @@ async fn touch(
     let mut http = HttpConnection::connect(&address).await?;
     let mut tasks = tasks(channel(&address).await?);
     let mut done = 0;
-    while !time.is_over() {
+    let mut requests = time.requests();
+    while requests.another() {
         let names: Vec<_> = keys.take().into_iter().map(key).collect();
         let wanted = names.len() as u64;
         let touched = match mode {
@@ -181,8 +182,9 @@ async fn touch_redis(
     let target = redis.target();
     let sender = |sender| {
         let mut keys = TouchedKeys::new(keys, shape, sender);
+        let mut requests = time.requests();
         let next =
-            move || (!time.is_over()).then(|| keys.take().into_iter().map(redis_task).collect());
+            move || requests.another().then(|| keys.take().into_iter().map(redis_task).collect());
         work::send(target, RedisVerb::Touch, shape.in_flight(), next)
     };
     Ok(turn.finish(senders::run(shape.senders(), sender).await?))
