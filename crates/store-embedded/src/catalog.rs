@@ -13,7 +13,7 @@ mod tests;
 
 use std::path::Path;
 
-use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
+use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode, Readable};
 use punctual_core::{FireId, Lease, PartitionId, TaskId};
 use punctual_store::codec::{CodecError, HourCounts, Reader, put_varint, read_head};
 use punctual_store::{BatchNo, Counts, DueHour, DueMinute, DueSteps, Head, LetterGroups};
@@ -184,13 +184,6 @@ impl Catalog {
         Ok(names)
     }
 
-    /// The generation after that of the last checkpoint; `None` before the first one.
-    pub(crate) fn generation(&self) -> Result<Option<Generation>, StorageFault> {
-        let row = self.rest.get(META)?;
-        let meta = row.map(|row| CatalogMeta::read(&row).reading("meta")).transpose()?;
-        Ok(meta.map(|meta| meta.generation))
-    }
-
     /// The due counts of an hour.
     pub(crate) fn due_hour(
         &self,
@@ -203,18 +196,23 @@ impl Catalog {
         Ok(counts.unwrap_or_default())
     }
 
-    /// Adds the due counts of a namespace to steps.
+    /// Adds the due counts of a namespace to steps. Returns the generation after that of the last
+    /// checkpoint that is in them; `None` before the first one.
     pub(crate) fn add_due(
         &self,
         partition: PartitionId,
         namespace: &str,
         steps: &DueSteps,
         sums: &mut [i64],
-    ) -> Result<(), StorageFault> {
+    ) -> Result<Option<Generation>, StorageFault> {
+        // Without a snapshot, reads see rows of a batch while it is being committed.
+        let snapshot = self.database.snapshot();
+        let meta = snapshot.get(&self.rest, META)?;
+        let meta = meta.map(|row| CatalogMeta::read(&row).reading("meta")).transpose()?;
         let [first, end] = [steps.first().hour(), steps.end().hour()];
         let keys = [first, end].map(|hour| hour_key(partition, namespace, hour));
         let [first, end] = keys;
-        for row in self.due.range(first..=end) {
+        for row in snapshot.range(&self.due, first..=end) {
             let (key, row) = row.into_inner()?;
             let (_, hour) = read_hour_key(&key).reading("due counts")?;
             if let Some(step) = steps.step_of_hour(hour) {
@@ -227,7 +225,7 @@ impl Catalog {
                 }
             }
         }
-        Ok(())
+        Ok(meta.map(|meta| meta.generation))
     }
 
     /// Calls `each` for all due counts of a partition, with their namespaces.

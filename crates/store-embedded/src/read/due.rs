@@ -33,12 +33,11 @@ impl StoreCore {
     ) -> Result<Vec<i64>, StorageFault> {
         loop {
             let checkpoints = self.state()?.checkpoints;
-            let generation = self.catalog.generation()?;
             let mut sums = vec![0; steps.count()];
-            self.catalog.add_due(partition, namespace.as_str(), steps, &mut sums)?;
-            let is_same = self.catalog.generation()? == generation;
+            let generation =
+                self.catalog.add_due(partition, namespace.as_str(), steps, &mut sums)?;
             let state = self.state()?;
-            if state.checkpoints != checkpoints || !is_same {
+            if state.checkpoints != checkpoints {
                 continue;
             }
             // Between the commit of the catalog and the end of a checkpoint, both have its rows.
