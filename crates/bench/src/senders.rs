@@ -6,20 +6,23 @@ use anyhow::Context as _;
 
 use crate::clock::BenchTimer;
 
-/// Until when senders send.
+/// Until when senders send. Each has its own copy, and sends once at least: on a busy machine, the
+/// time may be over before it is connected.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SendTime {
     timer: BenchTimer,
     length: Duration,
+    asked: bool,
 }
 
 impl SendTime {
     pub(crate) fn start(length: Duration) -> Self {
-        Self { timer: BenchTimer::start(), length }
+        Self { timer: BenchTimer::start(), length, asked: false }
     }
 
-    pub(crate) fn is_over(&self) -> bool {
-        self.timer.elapsed() >= self.length
+    /// Whether the time is over. Not when it is asked for the first time.
+    pub(crate) fn is_over(&mut self) -> bool {
+        std::mem::replace(&mut self.asked, true) && self.timer.elapsed() >= self.length
     }
 }
 

@@ -76,6 +76,7 @@ async fn measure(
     let time = SendTime::start(bench.length);
     let sender = |_| {
         let (address, client) = (bench.broker.address.clone(), client.clone());
+        let mut time = time;
         async move {
             match mode {
                 SendMode::Client => call(&client, time).await,
@@ -94,7 +95,7 @@ async fn measure(
 
 async fn measure_redis(
     redis: &BenchRedis,
-    time: SendTime,
+    mut time: SendTime,
     shape: SendShape,
 ) -> anyhow::Result<TurnResult> {
     let turn = TurnTimer::start(redis.pid());
@@ -118,7 +119,7 @@ fn random_batch() -> ScheduleBatch {
     batch(take_numbers(BATCH), random_due)
 }
 
-async fn call(client: &Client, time: SendTime) -> anyhow::Result<u64> {
+async fn call(client: &Client, mut time: SendTime) -> anyhow::Result<u64> {
     let namespace = client.namespace(NAMESPACE);
     let mut done = 0;
     while !time.is_over() {
@@ -131,7 +132,7 @@ async fn call(client: &Client, time: SendTime) -> anyhow::Result<u64> {
     Ok(done)
 }
 
-async fn http(address: &str, time: SendTime) -> anyhow::Result<u64> {
+async fn http(address: &str, mut time: SendTime) -> anyhow::Result<u64> {
     let mut connection = HttpConnection::connect(address).await?;
     let path = format!("/v1/{NAMESPACE}/tasks");
     let mut done = 0;
@@ -146,7 +147,7 @@ async fn http(address: &str, time: SendTime) -> anyhow::Result<u64> {
     Ok(done)
 }
 
-async fn http_batch(address: &str, time: SendTime) -> anyhow::Result<u64> {
+async fn http_batch(address: &str, mut time: SendTime) -> anyhow::Result<u64> {
     let mut connection = HttpConnection::connect(address).await?;
     let path = format!("/v1/{NAMESPACE}/tasks");
     let mut done = 0;
@@ -162,7 +163,7 @@ async fn http_batch(address: &str, time: SendTime) -> anyhow::Result<u64> {
     Ok(done)
 }
 
-async fn grpc(address: &str, time: SendTime) -> anyhow::Result<u64> {
+async fn grpc(address: &str, mut time: SendTime) -> anyhow::Result<u64> {
     let mut tasks = tasks(channel(address).await?);
     let mut done = 0;
     while !time.is_over() {

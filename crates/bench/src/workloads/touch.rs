@@ -118,7 +118,7 @@ async fn touch(
     touched: TouchSubject,
     mode: TouchMode,
     mut keys: TouchedKeys,
-    time: SendTime,
+    mut time: SendTime,
 ) -> anyhow::Result<u64> {
     let mut http = HttpConnection::connect(&address).await?;
     let mut tasks = tasks(channel(&address).await?);
@@ -180,7 +180,7 @@ async fn touch_redis(
     let turn = TurnTimer::start(redis.pid());
     let target = redis.target();
     let sender = |sender| {
-        let mut keys = TouchedKeys::new(keys, shape, sender);
+        let (mut keys, mut time) = (TouchedKeys::new(keys, shape, sender), time);
         let next =
             move || (!time.is_over()).then(|| keys.take().into_iter().map(redis_task).collect());
         work::send(target, RedisVerb::Touch, shape.in_flight(), next)
