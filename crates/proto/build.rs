@@ -31,8 +31,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     let out = PathBuf::from(env::var("OUT_DIR")?);
     fs::write(out.join("descriptors.bin"), public.encode_to_vec())?;
 
-    // `Bytes`, so that a payload is a slice of the received message and not a copy.
+    // `Bytes`, so that a payload is a slice of the received message and not a copy. Sorted maps, so
+    // that equal messages have equal bytes: idempotency keys remember a digest of them.
     let all = protox::compile(FILES.into_iter().chain([INTERNAL]), [&root])?;
-    tonic_prost_build::configure().build_transport(false).bytes(".").compile_fds(all)?;
+    let generator = tonic_prost_build::configure().build_transport(false);
+    generator.bytes(".").btree_map(".").compile_fds(all)?;
     Ok(())
 }

@@ -7,7 +7,7 @@
 mod series;
 mod target;
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -337,7 +337,7 @@ pub struct Task {
     /// The media type of the payload.
     pub content_type: String,
     /// Names and values to find it by.
-    pub labels: HashMap<String, String>,
+    pub labels: BTreeMap<String, String>,
     pub(crate) sent: v1::NewTask,
 }
 

@@ -1,8 +1,10 @@
 //! The deliveries that wait for one connection, lane by lane.
 //!
-//! A lane is a namespace and a place. Lanes take turns; a batch is of one lane. A lane may use half
-//! of the sessions of the connection and a namespace all but one, so a slow statement does not keep
-//! the others waiting. Owners bound how many deliveries of a lane are here.
+//! A lane is a namespace and a place. Lanes take turns; a batch is of one lane. No namespace uses
+//! more sessions than are left for all others together, and within a namespace no lane more than
+//! are left for its other lanes of what the namespace may take. So a slow statement does not keep
+//! the others waiting. The same rule divides what namespaces share in the server
+//! (`server/src/shares.rs`). Owners bound how many deliveries of a lane are here.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -101,11 +103,17 @@ impl Line {
     }
 
     fn may_send(&self, key: &LaneKey) -> bool {
-        let sending = self.lanes.get(key).map_or(0, |lane| lane.sending);
-        let of_namespace = self.lanes.iter().filter(|(other, _)| other.namespace == key.namespace);
-        let of_namespace: usize = of_namespace.map(|(_, lane)| lane.sending).sum();
-        sending < (self.sessions / 2).max(1)
-            && of_namespace < self.sessions.saturating_sub(1).max(1)
+        let of_lane = self.lanes.get(key).map_or(0, |lane| lane.sending);
+        let (mut of_all, mut of_namespace) = (0, 0);
+        for (other, lane) in &self.lanes {
+            of_all += lane.sending;
+            if other.namespace == key.namespace {
+                of_namespace += lane.sending;
+            }
+        }
+        let left = self.sessions.saturating_sub(of_all);
+        // With each one that the namespace takes, it has one more and one less is left.
+        of_namespace < left && of_lane < (left - of_namespace).div_ceil(2)
     }
 
     /// Removes deliveries that may not be sent any more, and with `held_max` those that have waited
@@ -146,5 +154,53 @@ impl Line {
         self.turns.clear();
         self.waiting = 0;
         self.lanes.values_mut().flat_map(|lane| std::mem::take(&mut lane.waiting)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(namespace: &str, place: &str) -> LaneKey {
+        LaneKey { namespace: Namespace::new(namespace).unwrap(), place: place.into() }
+    }
+
+    /// Sends batches of a lane until it may not have another session. Returns how many it has.
+    fn fill(line: &mut Line, namespace: &str, place: &str) -> usize {
+        let key = key(namespace, place);
+        while line.may_send(&key) {
+            line.lanes.entry(key.clone()).or_default().sending += 1;
+        }
+        line.lanes.get(&key).map_or(0, |lane| lane.sending)
+    }
+
+    #[test]
+    fn no_namespace_has_more_sessions_than_are_left_for_the_others() {
+        let mut line = Line::new(8);
+        let places = ["a", "b", "c", "d", "e"];
+        assert_eq!(places.map(|place| fill(&mut line, "one", place)), [2, 1, 1, 0, 0]);
+        assert_eq!(places.map(|place| fill(&mut line, "two", place)), [1, 1, 0, 0, 0]);
+        assert_eq!(places.map(|place| fill(&mut line, "three", place)), [1, 0, 0, 0, 0]);
+        assert_eq!(fill(&mut line, "four", "a"), 1, "another still finds one");
+        assert_eq!(fill(&mut line, "five", "a"), 0);
+        line.ended(&key("one", "a"));
+        assert_eq!(fill(&mut line, "one", "a"), 1, "it has more than are left");
+        assert_eq!(fill(&mut line, "five", "a"), 1);
+    }
+
+    #[test]
+    fn a_connection_of_few_sessions_is_used() {
+        for (sessions, alone) in [(1, 1), (2, 1), (3, 1), (4, 1), (5, 2), (8, 2), (16, 4), (32, 8)]
+        {
+            assert_eq!(fill(&mut Line::new(sessions), "one", "a"), alone, "{sessions}");
+        }
+    }
+
+    #[test]
+    fn a_lane_without_batches_and_deliveries_is_forgotten() {
+        let mut line = Line::new(2);
+        assert_eq!(fill(&mut line, "one", "a"), 1);
+        line.ended(&key("one", "a"));
+        assert!(line.lanes.is_empty());
     }
 }

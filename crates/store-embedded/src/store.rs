@@ -24,8 +24,8 @@ use punctual_journal::{
 };
 use punctual_store::{
     Batch, BatchNo, CountedGroup, CountedNamespace, Counts, DueCounts, DueSteps, Filter,
-    FireFilter, FirePosition, Head, Page, Position, RepairNo, Resource, Retention, StoreError,
-    Swept, TaskStore,
+    FireFilter, FirePosition, HISTORY_BYTES_MAX, Head, Page, Position, RepairNo, Resource,
+    Retention, StoreError, Swept, TaskStore,
 };
 use tokio::sync::{Mutex, oneshot};
 
@@ -461,7 +461,7 @@ impl TaskStore for EmbeddedStore {
         if id.partition() != partition {
             return Ok(Vec::new());
         }
-        self.blocking(move |core| core.history(id, limit)).await
+        self.blocking(move |core| core.history(id, limit, HISTORY_BYTES_MAX)).await
     }
 
     async fn fires(

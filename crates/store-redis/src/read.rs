@@ -19,7 +19,7 @@ use std::fmt::Display;
 
 use punctual_core::{DeadLetter, FireId, FireRecord, Namespace, Task, TaskId, TaskKey, Timestamp};
 use punctual_store::codec::{CodecError, Decoded};
-use punctual_store::{Filter, Head, KindFilter, Page, Position, StoreError};
+use punctual_store::{Filter, HISTORY_BYTES_MAX, Head, KindFilter, Page, Position, StoreError};
 use redis::Value;
 
 use crate::format::codec::{self, Postponement};
@@ -45,6 +45,8 @@ const NAMES_MAX: usize = 1000;
 const LETTERS_MAX: usize = 1000;
 /// The largest number of records in one call.
 const RECORDS_MAX: usize = 1000;
+/// The size in bytes at which one call for records ends: some milliseconds of Redis.
+const RECORDS_BYTES_MAX: usize = 1 << 20;
 
 /// Consecutive entries of a sorted set.
 struct TaskRange {
@@ -573,7 +575,7 @@ impl RedisStore {
         let oldest = codec::fire(FireId { task: id, nominal_at: Timestamp::EPOCH });
         let oldest = [b"[", oldest.as_slice()].concat();
         let mut newest = [b"[", codec::fire_above(id).as_slice()].concat();
-        let mut records = Vec::new();
+        let (mut records, mut bytes_left) = (Vec::new(), HISTORY_BYTES_MAX);
         loop {
             let wanted = (limit - records.len().min(limit)).min(RECORDS_MAX);
             let call = ScriptCall::new(
@@ -584,20 +586,28 @@ impl RedisStore {
             .arg(plain)
             .arg(&newest)
             .arg(&oldest)
-            .number(wanted as u64);
-            let [first, of_task, fires, others] = reply::tuple(self.reads.call(&call).await?)?;
+            .number(wanted as u64)
+            .number(bytes_left.min(RECORDS_BYTES_MAX) as u64);
+            let [first, of_task, fires, others, more] =
+                reply::tuple(self.reads.call(&call).await?)?;
             let fires = reply::array(fires)?;
-            let mut last = None;
+            let (mut last, mut is_full) = (None, false);
             for (fire, record) in fires.into_iter().zip(reply::optional_bytes_list(others)?) {
                 let fire = reply::bytes(fire)?;
-                let read = record.map(|record| self.decode_record(&keys.history, &fire, &record));
-                records.extend(read.transpose()?);
+                if let Some(record) = record {
+                    is_full |= record.len() > bytes_left && !records.is_empty();
+                    if is_full {
+                        break;
+                    }
+                    bytes_left = bytes_left.saturating_sub(record.len());
+                    records.push(self.decode_record(&keys.history, &fire, &record)?);
+                }
                 last = Some(fire);
             }
+            let has_more = reply::integer(&more)? != 0 && records.len() < limit;
+            let is_cut = is_full || (has_more && bytes_left == 0);
             match last {
-                Some(last) if records.len() < limit => {
-                    newest = [b"(", last.as_slice()].concat();
-                }
+                Some(last) if has_more && !is_cut => newest = [b"(", last.as_slice()].concat(),
                 _ => {
                     let (key, field) = match reply::integer(&of_task)? {
                         0 => (&keys.history, &plain[..]),
@@ -605,7 +615,9 @@ impl RedisStore {
                     };
                     let first = reply::optional_bytes(first)?;
                     let read = first.map(|first| self.decode_record(key, field, &first));
-                    records.extend(read.transpose()?);
+                    let oldest = records.last().map(|record| record.fire_id).filter(|_| is_cut);
+                    let read = read.transpose()?;
+                    records.extend(read.filter(|first| oldest.is_none_or(|it| first.fire_id > it)));
                     break;
                 }
             }

@@ -37,7 +37,8 @@ pub use letter_groups::{CountedGroup, GroupLetters, LetterGroups};
 pub use membership_store::{MemberInfo, Members, MembershipStore};
 pub use memory::MemoryStore;
 pub use query::{
-    Filter, FireFilter, FirePosition, Head, KindFilter, Page, Position, Retention, Swept,
+    Filter, FireFilter, FirePosition, HISTORY_BYTES_MAX, Head, KindFilter, Page, Position,
+    Retention, Swept,
 };
 pub use recount::{recount_due, recount_groups};
 pub use task_store::TaskStore;

@@ -7,6 +7,10 @@ use punctual_core::{
     TaskState, Timestamp, Version,
 };
 
+/// The size in bytes at which the history of one task ends: a fire may have an answer of 64 KiB and
+/// two hundred attempts, and a caller may ask for a thousand fires.
+pub const HISTORY_BYTES_MAX: usize = 8 << 20;
+
 /// A position in the order of tasks: by `fire_at`, then by id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Position {

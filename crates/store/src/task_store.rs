@@ -146,8 +146,10 @@ pub trait TaskStore: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Vec<Option<DeadLetter>>, StoreError>> + Send;
 
     /// Returns the records of the ended fires of a task, latest nominal time first, at most
-    /// `limit`. The task itself may have ended, as long as its records are retained. A fire has one
-    /// record: when it is redriven and ends again, the later record replaces the earlier one.
+    /// `limit`, and fewer if they take more than
+    /// [`HISTORY_BYTES_MAX`](crate::HISTORY_BYTES_MAX) bytes: the newest of them, the first one in
+    /// any case. The task itself may have ended, as long as its records are retained. A fire has
+    /// one record: when it is redriven and ends again, the later record replaces the earlier one.
     fn history(
         &self,
         partition: PartitionId,

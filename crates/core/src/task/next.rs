@@ -97,6 +97,21 @@ impl Task {
         }
     }
 
+    /// What follows when a paused task is resumed whose current fire is in flight: it stays, and a
+    /// series skips the later fires that were due meanwhile.
+    #[must_use]
+    pub fn resumed_in_flight(&self, now: Timestamp) -> NextStep {
+        let task = Self { state: TaskState::Scheduled, ..self.clone() };
+        match &task.definition.schedule {
+            Schedule::Every { .. } | Schedule::Cron { .. } => {
+                task.skip_later_until(now, SkipReason::Paused)
+            }
+            Schedule::Once(_) | Schedule::Watch { .. } => {
+                NextStep { skipped: None, next: Some(task) }
+            }
+        }
+    }
+
     /// What follows when the current fire is skipped because the previous one has not ended.
     #[must_use]
     pub fn overlapped(&self, now: Timestamp) -> NextStep {
@@ -289,6 +304,12 @@ mod tests {
         let eighth = seventh.next_of_series().unwrap();
         assert_eq!((seventh.fires, eighth.fires), (3, 4));
         assert_eq!(eighth.next_of_series(), None);
+        // The same if the current fire is in flight, also if it was not attempted before.
+        let in_flight = paused(every_second(Series::default()));
+        assert_eq!(in_seconds(in_flight.resumed_in_flight(at(6))), (Some((2, 5, 6)), Some(1)));
+        assert_eq!(in_seconds(in_flight.resumed_in_flight(at(1))), (None, Some(1)));
+        let watch = paused(task_of(Schedule::watch(SECOND * 60)));
+        assert_eq!(in_seconds(watch.resumed_in_flight(at(100))), (None, Some(60)));
         // After a manual fire the schedule continues with the first time that is not past.
         let manual = paused(every_second(Series::default()).fired_manually(at(1)));
         let step = manual.resumed(at(9));

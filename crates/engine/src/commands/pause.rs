@@ -1,15 +1,17 @@
 //! Pausing and resuming a task.
 //!
 //! A paused task starts no attempt. An attempt in flight continues, and what follows from it waits.
-//! On resume, fires that were due while the task was paused are skipped, and a watch is armed anew.
+//! On resume, fires that were due while the task was paused are skipped, also while an attempt is
+//! in flight, and a watch that is not firing is armed anew.
 
-use punctual_core::{NextStep, Task, TaskState, Timestamp};
+use punctual_core::{Task, TaskState, Timestamp};
 use punctual_store::{Change, Prior};
 
 use crate::commit::decision::{Decision, Effect};
 use crate::handle::call::Requester;
 use crate::handle::error::EngineError;
 use crate::handle::reply::Reply;
+use crate::loaded::tasks::{LoadedPhase, LoadedTask};
 use crate::owner::Owner;
 
 impl Owner {
@@ -29,13 +31,10 @@ impl Owner {
         };
         let (id, was) = (task.id, Prior::of(&task));
         let task = Task { version: task.version.next(), updated_at: now, ..task };
-        let next_step = match self.tasks.is_firing(id) {
-            // The task was not paused long enough to miss a fire.
-            true => {
-                let next = Task { state: TaskState::Scheduled, ..task.clone() };
-                NextStep { skipped: None, next: Some(next) }
-            }
-            false => task.resumed(now),
+        let firing = self.tasks.is_firing(id);
+        let next_step = match self.tasks.get(id).map(LoadedTask::phase) {
+            Some(LoadedPhase::Firing) => task.resumed_in_flight(now),
+            _ => task.resumed(now),
         };
         match (&next_step.skipped, &next_step.next) {
             (None, Some(next)) => self.set_state(requester, next.clone(), was),
@@ -43,10 +42,15 @@ impl Owner {
             (_, next) => {
                 let shown = next.clone().unwrap_or(Task { state: TaskState::Done, ..task.clone() });
                 let mut decision = Decision::answering(requester);
-                let task = Task { state: TaskState::Scheduled, ..task };
+                let task = Task { state: TaskState::Scheduled, ..task }.earliest();
                 decision.change(Change::Refile { task, was });
-                decision.replies(Reply::Task(shown));
+                decision.replies(Reply::Task(shown.clone()));
                 self.skip(id, next_step, &mut decision, now);
+                if firing {
+                    // Its attempts in flight continue.
+                    decision.effects.clear();
+                    decision.effects.push(Effect::update(Task { updated_at: now, ..shown }));
+                }
                 self.write(decision);
             }
         }

@@ -193,6 +193,44 @@ fn fires_that_were_due_while_paused_are_skipped_and_recorded() {
 }
 
 #[test]
+fn fires_that_were_due_while_paused_are_skipped_also_if_one_was_in_flight_all_the_time() {
+    for policy in [Overlap::Allow, Overlap::QueueOne, Overlap::Skip] {
+        let mut fixture = OwnerFixture::new();
+        let series = Series { misfire: Misfire::FireAll, ..overlap(policy) };
+        let task = fixture.schedule(every(secs(1), series));
+        fixture.advance(secs(1));
+        fixture.task(Command::Pause(key("s"))).unwrap();
+        fixture.advance(secs(9));
+        let resumed = fixture.task(Command::Resume(key("s"))).unwrap();
+        assert_eq!(resumed.state, TaskState::Scheduled);
+        fixture.advance(millis(10));
+        assert_eq!(nominal(&fixture.in_flight), [1], "{policy:?}: the attempt continues");
+        if policy == Overlap::Allow {
+            fixture.advance(secs(1));
+            assert_eq!(nominal(&fixture.in_flight), [1, 11]);
+        }
+        ack_all(&mut fixture);
+        fixture.advance(secs(1));
+        assert_eq!(
+            nominal(&fixture.sent)[..2],
+            [1, 11],
+            "{policy:?}: {:?}",
+            nominal(&fixture.sent)
+        );
+        let records = history(&fixture, &task);
+        let skipped = records.iter().filter_map(|record| match record.end {
+            FireEnd::Skipped(skipped) => Some((skipped.fires, skipped.why)),
+            _ => None,
+        });
+        assert_eq!(skipped.collect::<Vec<_>>(), [(9, SkipReason::Paused)], "{policy:?}");
+        fixture.crash();
+        fixture.advance(millis(10));
+        let counts = fixture.counts();
+        assert_eq!((counts.scheduled, counts.paused, counts.accepted()), (1, 0, 1), "{counts:?}");
+    }
+}
+
+#[test]
 fn an_edit_takes_effect_at_once_under_the_same_id() {
     let mut fixture = OwnerFixture::new();
     let task = fixture.schedule(every(secs(1), Series::default()));

@@ -166,6 +166,55 @@ async fn a_scheduled_task_is_delivered_and_a_cancelled_one_is_not() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_call_repeated_with_its_idempotency_key_creates_nothing_more_whatever_maps_it_has() {
+    let broker = TestBroker::start(&[]);
+    let channel = tonic::transport::Endpoint::from_shared(format!("http://{}", broker.address));
+    let mut tasks = TasksClient::new(channel.unwrap().connect().await.unwrap());
+    let map = |name: &str| (0..12).map(|number| (format!("{name}-{number}"), number.to_string()));
+    let http = v1::HttpTarget {
+        url: "http://127.0.0.1:9/".to_owned(),
+        headers: map("x").collect(),
+        success: Some(v1::SuccessRule {
+            json: (0..8).map(|number| (format!("/{number}"), number.to_string())).collect(),
+            ..v1::SuccessRule::default()
+        }),
+        ..v1::HttpTarget::default()
+    };
+    let task = v1::NewTask {
+        labels: map("label").collect(),
+        target: Some(v1::Target { to: Some(v1::target::To::Http(http)) }),
+        when: Some(v1::new_task::When::InMs(3_600_000)),
+        ..v1::NewTask::default()
+    };
+    let request = v1::ScheduleRequest {
+        namespace: "shop".to_owned(),
+        task: Some(task.clone()),
+        idempotency_key: "1".to_owned(),
+        ..v1::ScheduleRequest::default()
+    };
+    let mut ids = Vec::new();
+    for _ in 0..4 {
+        let answer = tasks.schedule(request.clone()).await.unwrap().into_inner();
+        ids.push(answer.task.unwrap().id);
+    }
+    let batch = v1::ScheduleBatch {
+        namespace: "shop".to_owned(),
+        tasks: vec![task],
+        idempotency_key: "1".to_owned(),
+        ..v1::ScheduleBatch::default()
+    };
+    let mut answers =
+        tasks.schedule_many(tokio_stream::iter(vec![batch; 4])).await.unwrap().into_inner();
+    while let Some(answer) = answers.message().await.unwrap() {
+        match answer.results.into_iter().next().and_then(|result| result.result) {
+            Some(v1::schedule_result::Result::Scheduled(scheduled)) => ids.push(scheduled.id),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(ids, vec![ids[0].clone(); 8]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn bad_tasks_among_many_fail_alone() {
     let broker = TestBroker::start(&[]);
     let shop = shop(&broker);

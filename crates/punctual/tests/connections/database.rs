@@ -89,6 +89,21 @@ impl Database {
         }
     }
 
+    /// Stops the server with SIGSTOP, until `resume`.
+    pub(crate) fn suspend(&self) {
+        match self {
+            Self::Postgres(server) => server.suspend(),
+            Self::Mariadb(server) => server.suspend(),
+        }
+    }
+
+    pub(crate) fn resume(&self) {
+        match self {
+            Self::Postgres(server) => server.resume(),
+            Self::Mariadb(server) => server.resume(),
+        }
+    }
+
     pub(crate) fn start_again(&mut self) {
         match self {
             Self::Postgres(server) => server.start_again(),
@@ -108,9 +123,10 @@ impl Database {
     pub(crate) fn config(&self) -> String {
         let (kind, url, sleep) = (self.kind(), self.url(), self.sleep());
         format!(
-            "[connections.db]\nkind = \"{kind}\"\nurl = \"{url}\"\nnamespaces = [\"shop\"]\n\
-             allow = [\"note\", \"late\", \"slow\"]\n[connections.db.statements]\nslow = \
-             \"{sleep}\"{STATEMENTS}"
+            "[connections.db]\nkind = \"{kind}\"\nurl = \"{url}\"\n\
+             namespaces = [\"shop\", \"other\", \"quiet\"]\n\
+             allow = [\"note\", \"late\", \"slow\"]\n\
+             [connections.db.statements]\nslow = \"{sleep}\"{STATEMENTS}"
         )
     }
 

@@ -1,6 +1,8 @@
 //! What every sink does: confirmed, refused, away and back, killed, slow, drained.
 
-use punctual_test_support::{eventually, refused_start, wait_for};
+use std::time::Duration;
+
+use punctual_test_support::{eventually, pause, refused_start, wait_for};
 use serde_json::{Value, json};
 
 use crate::database::{ConfiguredBroker, Database, Kind, task};
@@ -11,6 +13,8 @@ crate::on_both!(
     a_task_can_only_name_what_the_configuration_opens_to_its_namespace,
     tasks_wait_for_a_connection_that_is_away_and_no_attempt_is_used_up,
     a_slow_statement_does_not_delay_another,
+    namespaces_with_slow_statements_leave_sessions_for_another,
+    a_task_that_waits_for_a_session_is_scheduled_and_can_be_changed_or_cancelled,
     a_statement_that_takes_too_long_is_a_failed_attempt_and_changes_nothing,
     a_wrong_password_is_a_connection_that_is_away_with_the_reason,
     a_broker_that_drains_finishes_its_statement,
@@ -167,6 +171,75 @@ fn a_slow_statement_does_not_delay_another(kind: Kind) {
     assert_eq!(broker.run("quick", "note", &json!({"number": 1})).0, 201);
     assert_eq!(broker.fire("quick")["end"], "done");
     assert!(broker.connection()["in_flight"].as_u64().unwrap() > 0, "the slow ones still run");
+}
+
+fn namespaces_with_slow_statements_leave_sessions_for_another(kind: Kind) {
+    let database = Database::start(kind);
+    let broker = ConfiguredBroker::start(&database.config());
+    let mut slow = task("slow", &json!({"seconds": 60}));
+    slow["timeout"] = json!("2m");
+    for namespace in ["shop", "other"] {
+        for number in 0..32 {
+            let path = format!("/v1/{namespace}/tasks/slow{number}");
+            assert_eq!(broker.get().call("PUT", &path, &[], slow.to_string()).0, 201);
+            // So that they are not one batch.
+            pause(Duration::from_millis(5));
+        }
+    }
+    wait_for("slow statements in flight and others that wait", || {
+        let connection = broker.connection();
+        connection["in_flight"].as_u64() > Some(1) && connection["waiting"].as_u64() > Some(0)
+    });
+    let quick = task("note", &json!({"number": 1})).to_string();
+    assert_eq!(broker.get().call("PUT", "/v1/quiet/tasks/quick", &[], quick).0, 201);
+    wait_for("the quiet namespace", || database.number("select count(*) from effects") == 1);
+}
+
+fn a_task_that_waits_for_a_session_is_scheduled_and_can_be_changed_or_cancelled(kind: Kind) {
+    let database = Database::start(kind);
+    let broker = ConfiguredBroker::start(&database.config());
+    broker.wait_for_connection("ready");
+    database.suspend();
+    let waiting = || broker.connection()["waiting"].as_u64().unwrap();
+    let mut holding = 0;
+    wait_for("a task that waits", || {
+        holding += 1;
+        let holds = broker.run(&format!("holds{holding}"), "note", &json!({"number": 100}));
+        assert_eq!(holds.0, 201);
+        pause(Duration::from_millis(50));
+        waiting() > 0
+    });
+    let others = waiting();
+    for (number, key) in (1..).zip(["cancelled", "claimed", "touched", "paused", "replaced"]) {
+        let mut task = task("note", &json!({"number": number}));
+        if key == "claimed" {
+            task["guarantee"] = json!("at_most_once");
+        }
+        assert_eq!(broker.get().put(key, task.to_string()).0, 201);
+    }
+    wait_for("five that wait", || waiting() == others + 5);
+    assert_eq!(broker.get().get("cancelled").1["state"], "scheduled");
+    for key in ["cancelled", "claimed"] {
+        assert_eq!(broker.get().delete(key).1, json!({"result": "cancelled"}), "{key}");
+    }
+    let call = |path: &str, body: &'static str| broker.get().call("POST", path, &[], body).0;
+    assert_eq!(call("/v1/shop/tasks/touched/touch", r#"{"in": "1h"}"#), 200);
+    assert_eq!(call("/v1/shop/tasks/paused/pause", ""), 200);
+    assert_eq!(broker.run("replaced", "note", &json!({"number": 50})).0, 200);
+    wait_for("the replaced one alone", || waiting() == others + 1);
+    pause(Duration::from_millis(300));
+    database.resume();
+    let fire = broker.fire("replaced");
+    assert_eq!(fire["end"], "done", "{fire}");
+    assert!(fire["lag_ms"].as_u64().unwrap() >= 300, "until it was sent: {fire}");
+    for number in 1..=holding {
+        assert_eq!(broker.fire(&format!("holds{number}"))["end"], "done");
+    }
+    let numbers = database.sql("select number from effects where number < 100");
+    assert_eq!(numbers.split_whitespace().collect::<Vec<_>>(), ["50"]);
+    let (_, stats) = broker.get().call("GET", "/v1/shop/stats", &[], "");
+    let counts = ["cancelled", "scheduled", "paused"].map(|state| stats[state].as_u64().unwrap());
+    assert_eq!(counts, [2, 1, 1], "{stats}");
 }
 
 fn a_statement_that_takes_too_long_is_a_failed_attempt_and_changes_nothing(kind: Kind) {

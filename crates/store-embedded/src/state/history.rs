@@ -290,32 +290,34 @@ impl HistoryState {
     }
 }
 
-/// All records of a task in one run, by nominal time.
-pub(crate) fn read_of_task(
+/// Calls `each` for the records of a task in one run, the latest nominal time first, until it
+/// returns false.
+pub(crate) fn each_of_task(
     files: &RunFiles,
     run: &SortedRun,
     id: TaskId,
-) -> Result<Vec<(Timestamp, Bytes)>, StorageFault> {
+    mut each: impl FnMut(Timestamp, Bytes) -> bool,
+) -> Result<(), StorageFault> {
     let key = EntryKey::at_due(id);
     let fences = &run.footer.fences;
     // Entries may begin in the block before the first one that begins at the key.
     let first = fences.partition_point(|fence| fence.first < key).saturating_sub(1);
-    let mut found = Vec::new();
-    for (block_no, fence) in fences.iter().enumerate().skip(first) {
-        if fence.first > key {
-            break;
-        }
+    let end = fences.partition_point(|fence| fence.first <= key);
+    for block_no in (first..end).rev() {
         let block = run.read_block(files, block_no)?;
         let damaged = |what| run.damaged(files, block_no, what);
         let start = block.keys.lower_bound(key).map_err(damaged)?;
-        for index in start..block.keys.len() {
-            if block.keys.key(index).map_err(damaged)? != key {
-                break;
-            }
+        let mut after = start;
+        while after < block.keys.len() && block.keys.key(after).map_err(damaged)? == key {
+            after += 1;
+        }
+        for index in (start..after).rev() {
             let record = block.body(index).map_err(damaged)?;
             let (fire_id, _) = read_record_id(&record).reading("record of a fire")?;
-            found.push((fire_id.nominal_at, record));
+            if !each(fire_id.nominal_at, record) {
+                return Ok(());
+            }
         }
     }
-    Ok(found)
+    Ok(())
 }

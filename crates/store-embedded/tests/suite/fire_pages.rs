@@ -5,7 +5,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use punctual_core::{EndKind, Epoch, FireEnd, Partitions, Seat, Task};
+use bytes::Bytes;
+use punctual_core::{
+    ANSWER_BYTES_MAX, Answer, AttemptResult, EndKind, Epoch, FireEnd, Outcome, Partitions, Seat,
+    Task, TaskId,
+};
 use punctual_store::conformance::fixtures::{
     NOW, TTL, at, broker, die, id, key, next_fire, partition, settle, settle_with_next, shop, task,
 };
@@ -85,6 +89,28 @@ impl StorePair {
             task = next;
         }
         self.apply(changes).await;
+    }
+
+    /// Fires of one task that continues, each with four answers of the largest size.
+    async fn answered_series(&mut self, fires: u64) -> TaskId {
+        let mut task = self.task(&format!("answered/{}", self.made));
+        self.apply(vec![Change::Put(task.clone())]).await;
+        for number in 0..fires {
+            let ended_at = at(1000 + number);
+            let next = next_fire(&task, ended_at);
+            for _ in 0..4 {
+                let body = Bytes::from(vec![b'x'; ANSWER_BYTES_MAX]);
+                let answer = Some(Box::new(Answer::of_worker(body)));
+                task.add_attempt(
+                    ended_at,
+                    ended_at,
+                    AttemptResult { outcome: Outcome::Acked, answer },
+                );
+            }
+            self.apply(vec![settle_with_next(&task, ended_at, &next)]).await;
+            task = next;
+        }
+        task.id
     }
 
     async fn reopen(&mut self) {
@@ -174,6 +200,31 @@ fn fires_in_memory_and_in_runs_are_listed_like_those_of_the_memory_store() {
 async fn both_closed(mut both: StorePair) -> TempDir {
     both.store.take().expect("open").close().await.unwrap();
     both.dir
+}
+
+#[test]
+fn a_history_ends_when_its_records_are_too_large_together_with_its_newest_fires() {
+    run(async {
+        let mut both = StorePair::new().await;
+        // Nine mebibytes.
+        let id = both.answered_series(144).await;
+        let all = both.model.history(partition(0), id, usize::MAX).await.unwrap();
+        assert_eq!(all.len(), 144);
+        for _ in ["in memory", "in a run"] {
+            let some = both.store().history(partition(0), id, usize::MAX).await.unwrap();
+            assert!((100..144).contains(&some.len()), "{}", some.len());
+            assert_eq!(some, all[..some.len()]);
+            let few = both.store().history(partition(0), id, 7).await.unwrap();
+            assert_eq!(few, all[..7]);
+            both.store().checkpoint().await.unwrap();
+        }
+        // Records of several runs and of memory.
+        both.series(50, 150).await;
+        let ended = both.answered_series(3).await;
+        both.store().checkpoint().await.unwrap();
+        let some = both.store().history(partition(0), ended, 2).await.unwrap();
+        assert_eq!(some, both.model.history(partition(0), ended, 2).await.unwrap());
+    });
 }
 
 #[test]

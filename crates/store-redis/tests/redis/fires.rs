@@ -4,17 +4,19 @@
 use std::time::Duration;
 
 use punctual_core::{
-    DeadReason, EndKind, FireEnd, FireId, FireRecord, Namespace, PartitionId, Seat, SkipReason,
-    Skipped, Task, Timestamp,
+    ANSWER_BYTES_MAX, Answer, AttemptResult, DeadReason, EndKind, FireEnd, FireId, FireRecord,
+    Namespace, Outcome, PartitionId, Seat, SkipReason, Skipped, Task, Timestamp,
 };
 use punctual_store::conformance::fixtures::{
-    NOW, TTL, at, broker, die, epoch, id, key, namespace, settle, shop, task,
+    NOW, TTL, at, broker, die, epoch, id, key, namespace, next_fire, settle, settle_with_next,
+    shop, task,
 };
 use punctual_store::conformance::{StoreUnderTest, run};
 use punctual_store::{
     Batch, BatchNo, Change, FireFilter, FirePosition, LeaseStore, MemoryStore, Prior, Retention,
     StoreError, TaskStore,
 };
+use punctual_store_redis::RedisOptions;
 use punctual_store_redis::keys::PartitionKeys;
 use punctual_test_support::redis::RedisServer;
 
@@ -276,6 +278,40 @@ async fn a_batch_that_is_sent_again_or_fenced_lists_no_fire() {
     assert_eq!(sizes(), before);
     assert_eq!(all_fires(&writer.store, &FireFilter::all(shop()), None, 2).await, listed);
     assert_eq!(listed.len(), 3);
+}
+
+#[tokio::test]
+async fn a_history_ends_when_its_records_are_too_large_together_with_its_newest_fires() {
+    let server = RedisServer::start(&[]);
+    let timeout = Duration::from_secs(10);
+    let settings = RedisOptions { timeout, ..options(vec![server.url()]) };
+    let mut writer = TestWriter::open(settings, P).await;
+    let mut task = writer.tasks(1).remove(0);
+    let id = task.id;
+    writer.apply(put(&[task.clone()])).await;
+    // Each fire has four answers of the largest size: nine mebibytes together.
+    let mut ended = Vec::new();
+    for number in 0..144 {
+        let ended_at = at(1000 + number);
+        let next = next_fire(&task, ended_at);
+        for _ in 0..4 {
+            let body = vec![b'x'; ANSWER_BYTES_MAX].into();
+            let answer = Some(Box::new(Answer::of_worker(body)));
+            task.add_attempt(ended_at, ended_at, AttemptResult { outcome: Outcome::Acked, answer });
+        }
+        writer.apply(vec![settle_with_next(&task, ended_at, &next)]).await;
+        ended.insert(0, task.fire().id);
+        task = next;
+    }
+    let read = async |limit| {
+        let records = writer.store.history(P, id, limit).await.expect("reads need no lease");
+        records.iter().map(|record| record.fire_id).collect::<Vec<_>>()
+    };
+    let some = read(usize::MAX).await;
+    assert!((100..144).contains(&some.len()), "{}", some.len());
+    assert_eq!(some, ended[..some.len()]);
+    assert_eq!(read(7).await, ended[..7]);
+    assert_eq!(writer.store.damaged_values(), 0);
 }
 
 /// Settles records of many namespaces, ends and keys, also of fires that their id does not lead to.

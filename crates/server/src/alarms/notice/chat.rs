@@ -117,9 +117,15 @@ mod tests {
     /// WeCom, "Group robot configuration" (path 91770).
     const WECOM: &str = r#"{"msgtype": "text", "text": {"content": "hello world"}}"#;
 
-    /// DingTalk, the same document; success, and a wrong signature.
-    const DINGTALK_ANSWERS: [&str; 2] =
-        [r#"{"errcode":0,"errmsg":"ok"}"#, r#"{"errcode":310000,"errmsg":"sign not match"}"#];
+    /// DingTalk, the same document: success, and a wrong signature. The others were recorded by
+    /// users, with status 200: a text without the keyword of the robot, before and since 2022.
+    /// Links and addresses are left out.
+    const DINGTALK_ANSWERS: [&str; 4] = [
+        r#"{"errcode":0,"errmsg":"ok"}"#,
+        r#"{"errcode":310000,"errmsg":"sign not match"}"#,
+        r#"{"errcode":310000,"errmsg":"keywords not in content, more: [https://…]"}"#,
+        r#"{"errcode":310000,"errmsg":"description:关键词不匹配;solution:请联系群管理员查看此机器人的关键词"}"#,
+    ];
     /// Feishu, the same document; success, with the fields of older robots, a wrong signature, a
     /// wrong body.
     const FEISHU_ANSWERS: [&str; 3] = [
@@ -129,10 +135,11 @@ mod tests {
             "msg":"sign match fail or timestamp is not within one hour from current time"}"#,
         r#"{"code":9499,"msg":"Bad Request","data":{}}"#,
     ];
-    /// WeCom; success, and the answer to a text that is too long, as users have reported it.
-    const WECOM_ANSWERS: [&str; 2] = [
+    /// WeCom, as users have recorded them: success, a text that is too long, a wrong key.
+    const WECOM_ANSWERS: [&str; 3] = [
         r#"{"errcode":0,"errmsg":"ok"}"#,
         r#"{"errcode":40058,"errmsg":"markdown.content exceed max length 4096."}"#,
+        r#"{"errcode":93000,"errmsg":"invalid webhook url"}"#,
     ];
 
     const URL: &str = "https://chat.example/robot?key=k";

@@ -120,7 +120,7 @@ impl StoreCore {
         report: &mut CheckReport,
     ) -> Result<(), StorageFault> {
         for fire_id in samples {
-            let records = self.history(fire_id.task, usize::MAX)?;
+            let records = self.history(fire_id.task, usize::MAX, usize::MAX)?;
             if !records.iter().any(|record| record.fire_id == *fire_id) {
                 let problem = format!(
                     "history has a record of fire {fire_id}, but the history of its task does not"
