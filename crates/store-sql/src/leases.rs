@@ -20,11 +20,7 @@ pub(crate) fn millis(ttl: Duration) -> i64 {
 
 impl<D: SqlDatabase> SqlStore<D> {
     /// Reads a lease from the columns epoch, broker, until.
-    pub(crate) fn read_lease(
-        &self,
-        seat: Seat,
-        row: &D::Row,
-    ) -> Result<Lease, StoreError> {
+    pub(crate) fn read_lease(&self, seat: Seat, row: &D::Row) -> Result<Lease, StoreError> {
         let (epoch, broker) = (self.read_epoch(seat, row.int(0))?, row.text(1));
         let until = Timestamp::try_from_millis(i128::from(row.int(2)));
         let until = until.map_err(|_| self.damaged_seat(seat, "until is not a time"))?;
@@ -38,7 +34,11 @@ impl<D: SqlDatabase> SqlStore<D> {
 
     fn damaged_seat(&self, seat: Seat, why: &str) -> StoreError {
         let row = self.seat_row(seat).unwrap_or(-1);
-        self.damage.found("the lease", format!("{}, seat = {row}", self.database.table("seat")), why)
+        self.damage.found(
+            "the lease",
+            format!("{}, seat = {row}", self.database.table("seat")),
+            why,
+        )
     }
 }
 

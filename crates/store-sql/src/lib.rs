@@ -30,6 +30,7 @@ mod store;
 mod sweep;
 mod values;
 
+pub use database::SqlDatabase;
 pub use error::SqlOpenError;
 pub use options::{SqlDurability, SqlStoreOptions};
 pub use store::{MysqlStore, PostgresStore, SqlStore};

@@ -233,8 +233,7 @@ impl<D: SqlDatabase> SqlStore<D> {
         for fire_ids in fire_ids.chunks(D::ITEMS_MAX) {
             let (tasks, nominal): (Vec<SqlId>, Vec<i64>) =
                 fire_ids.iter().map(|fire_id| fire_columns(*fire_id)).unzip();
-            let params =
-                [SqlParam::Int(p.into()), SqlParam::Ids(&tasks), SqlParam::Ints(&nominal)];
+            let params = [SqlParam::Int(p.into()), SqlParam::Ids(&tasks), SqlParam::Ints(&nominal)];
             let rows = self.read(SqlRole::Lookups, D::READS.letters, &params).await?;
             let mut found = HashMap::with_capacity(rows.len());
             for row in &rows {

@@ -52,11 +52,7 @@ pub struct MysqlDatabase {
 
 /// The parameters that name the owner of a seat.
 fn owner_params(writer: &Writer) -> [SqlParam<'_>; 3] {
-    [
-        SqlParam::Int(writer.seat.into()),
-        SqlParam::Int(writer.epoch),
-        SqlParam::Text(&writer.token),
-    ]
+    [SqlParam::Int(writer.seat.into()), SqlParam::Int(writer.epoch), SqlParam::Text(&writer.token)]
 }
 
 /// Rows that a sweep deletes.
@@ -342,8 +338,7 @@ impl SqlDatabase for MysqlDatabase {
         let rows = self.query(SqlRole::Sweeps, OLDEST_FIRES, &params).await?;
         let columns = rows.iter().map(|row| (row.id(0), row.int(1), row.int(2), row.int(3)));
         let past = PastRows::of(columns, bounds);
-        let swept =
-            SweptRows { rows: crate::values::bigint(past.tasks.len()), bytes: past.bytes };
+        let swept = SweptRows { rows: crate::values::bigint(past.tasks.len()), bytes: past.bytes };
         let owned = match past.tasks.is_empty() {
             true => self.owns(writer).await?,
             false => self.sweep(writer, p, &past, &[SWEEP_FIRES]).await?,
@@ -357,8 +352,7 @@ impl SqlDatabase for MysqlDatabase {
         p: i16,
         aged: i64,
     ) -> Result<Option<i64>, SqlError> {
-        let params =
-            [SqlParam::Int(p.into()), SqlParam::Int(aged), SqlParam::Int(Self::SWEPT_MAX)];
+        let params = [SqlParam::Int(p.into()), SqlParam::Int(aged), SqlParam::Int(Self::SWEPT_MAX)];
         let rows = self.query(SqlRole::Sweeps, OLDEST_LETTERS, &params).await?;
         let (tasks, nominal) = rows.iter().map(|row| (row.id(0), row.int(1))).unzip();
         let past = PastRows { tasks, nominal, latest: aged, bytes: 0 };

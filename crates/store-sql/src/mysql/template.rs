@@ -38,10 +38,12 @@ pub(super) fn table(cluster: &str, name: &str) -> String {
 /// Appends bytes as a literal.
 pub(super) fn put_bytes(text: &mut String, bytes: &[u8]) {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    text.reserve(2 * bytes.len() + 3);
     text.push_str("x'");
-    text.extend(bytes.iter().flat_map(|byte| {
-        [byte >> 4, byte & 15].map(|digit| char::from(DIGITS[usize::from(digit)]))
-    }));
+    for byte in bytes {
+        text.push(char::from(DIGITS[usize::from(byte >> 4)]));
+        text.push(char::from(DIGITS[usize::from(byte & 15)]));
+    }
     text.push('\'');
 }
 

@@ -45,11 +45,7 @@ pub struct PostgresDatabase {
 
 /// The parameters that name the owner of a seat.
 fn owner_params(writer: &Writer) -> [SqlParam<'_>; 3] {
-    [
-        SqlParam::Int(writer.seat.into()),
-        SqlParam::Int(writer.epoch),
-        SqlParam::Text(&writer.token),
-    ]
+    [SqlParam::Int(writer.seat.into()), SqlParam::Int(writer.epoch), SqlParam::Text(&writer.token)]
 }
 
 impl PostgresDatabase {
@@ -198,11 +194,7 @@ impl SqlDatabase for PostgresDatabase {
             Ok(()) => Ok(BatchEnd::Made),
             Err(error) => {
                 slot.failed(&session, &error);
-                if error.code() == Some(FENCE_REFUSED) {
-                    Ok(BatchEnd::Refused)
-                } else {
-                    Err(error)
-                }
+                if error.code() == Some(FENCE_REFUSED) { Ok(BatchEnd::Refused) } else { Err(error) }
             }
         }
     }

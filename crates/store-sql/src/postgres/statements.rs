@@ -141,7 +141,8 @@ pub(super) const LEAVE: &str = "DELETE FROM member WHERE broker = $1";
 pub(super) const PROPOSE: &str = "INSERT INTO assignment (one, value)
     SELECT 0, $3 FROM seat WHERE seat = -1 AND epoch = $1 AND ($2::text = '' OR token = $2)
     ON CONFLICT (one) DO UPDATE SET value = excluded.value RETURNING 1";
-pub(super) const PROPOSE_META: &str = "INSERT INTO meta (name, value) VALUES ($1, $2) ON CONFLICT (name) DO NOTHING";
+pub(super) const PROPOSE_META: &str =
+    "INSERT INTO meta (name, value) VALUES ($1, $2) ON CONFLICT (name) DO NOTHING";
 pub(super) const SWEEP_FIRES: &str = "WITH own AS (
         SELECT seat FROM seat WHERE seat = $1 AND epoch = $2 AND ($3::text = '' OR token = $3)
         FOR UPDATE),

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use punctual_core::{BrokerId, Epoch, PartitionId, Partitions, Seat};
 use punctual_sql::SqlOptions;
-use punctual_sql::mysql_async::prelude::Queryable as _;
 use punctual_sql::mysql;
+use punctual_sql::mysql_async::prelude::Queryable as _;
 use punctual_store::conformance::fixtures::{NOW, TTL, at, id, partition, task};
 use punctual_store::conformance::run;
 use punctual_store::{Batch, BatchNo, Change, LeaseStore, Position, StoreError, TaskStore};
