@@ -8,7 +8,7 @@ use crate::batch::BatchRows;
 use crate::database::{BatchEnd, BatchTurn, SqlDatabase, SqlRole, Writer};
 use crate::error::{batch_error, store_error};
 use crate::store::SqlStore;
-use crate::values::{Columns as _, SqlParam, bigint};
+use crate::values::{Columns as _, StatementParam, bigint};
 
 impl<D: SqlDatabase> SqlStore<D> {
     /// Returns the values that name the owner of a seat in the database.
@@ -47,7 +47,7 @@ impl<D: SqlDatabase> SqlStore<D> {
         ours: Epoch,
         turn: BatchTurn,
     ) -> Result<(), StoreError> {
-        let seat = [SqlParam::Int(writer.seat.into())];
+        let seat = [StatementParam::Int(writer.seat.into())];
         let rows = self.read(SqlRole::Seats, D::READS.seat, &seat).await?;
         let none = || StoreError::Fenced { partition, ours, current: Epoch::NONE };
         let row = rows.first().ok_or_else(none)?;
@@ -85,7 +85,7 @@ impl<D: SqlDatabase> SqlStore<D> {
         partition: PartitionId,
         ours: Epoch,
     ) -> StoreError {
-        let seat = [SqlParam::Int(writer.seat.into())];
+        let seat = [StatementParam::Int(writer.seat.into())];
         match self.read(SqlRole::Seats, D::READS.seat, &seat).await {
             Err(error) => error,
             Ok(rows) => {

@@ -8,7 +8,7 @@ use punctual_sql::{SqlError, SqlKind};
 use crate::batch::BatchRows;
 use crate::error::{ErrorClass, SqlOpenError};
 use crate::options::SqlStoreOptions;
-use crate::values::{Columns, SqlId, SqlParam};
+use crate::values::{Columns, SqlId, StatementParam};
 
 /// What a connection is for. A role has connections of its own, so that a long read does not delay
 /// a lease.
@@ -116,8 +116,8 @@ pub struct ReadTexts {
 /// A database in which a store keeps its tables.
 ///
 /// Every change is atomic and durable when its future returns `Ok`, as far as the options ask for.
-/// After [`SqlError::Unreachable`] and [`SqlError::Silent`] it is unknown whether it was made; after
-/// any other error it was not.
+/// After [`SqlError::Unreachable`] and [`SqlError::Silent`] it is unknown whether it was made;
+/// after any other error it was not.
 pub trait SqlDatabase: Sized + Send + Sync + 'static {
     /// A row of a result.
     type Row: Columns + Send + Sync;
@@ -162,7 +162,7 @@ pub trait SqlDatabase: Sized + Send + Sync + 'static {
         &self,
         role: SqlRole,
         text: &'static str,
-        params: &[SqlParam<'_>],
+        params: &[StatementParam<'_>],
     ) -> impl Future<Output = Result<Vec<Self::Row>, SqlError>> + Send;
 
     /// Stores a value of the table `meta`, unless it has one.

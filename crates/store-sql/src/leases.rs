@@ -9,7 +9,7 @@ use punctual_store::{LeaseStore, StoreError, acquisition_token};
 use crate::database::{SeatClaim, SqlDatabase, SqlRole};
 use crate::error::store_error;
 use crate::store::SqlStore;
-use crate::values::{Columns as _, SqlParam, bigint};
+use crate::values::{Columns as _, StatementParam, bigint};
 
 /// The longest ttl, so that sums do not overflow: a year.
 const TTL_MAX: Duration = Duration::from_secs(365 * 86_400);
@@ -90,7 +90,7 @@ impl<D: SqlDatabase> LeaseStore for SqlStore<D> {
     }
 
     async fn holder(&self, seat: Seat) -> Result<Option<Lease>, StoreError> {
-        let row = [SqlParam::Int(self.seat_row(seat)?.into())];
+        let row = [StatementParam::Int(self.seat_row(seat)?.into())];
         let rows = self.read(SqlRole::Seats, D::READS.holder, &row).await?;
         let lease = rows.first().map(|row| self.read_lease(seat, row)).transpose()?;
         if let Some(lease) = &lease {

@@ -11,7 +11,7 @@ use crate::database::{SqlDatabase, SqlRole};
 use crate::error::{SqlOpenError, store_error};
 use crate::options::SqlStoreOptions;
 use crate::store::SqlStore;
-use crate::values::{Columns as _, SqlParam};
+use crate::values::{Columns as _, StatementParam};
 
 /// The version of the tables, in `meta`. A change of them is another format.
 const FORMAT: &str = "1";
@@ -86,7 +86,7 @@ impl<D: SqlDatabase> SqlStore<D> {
     }
 
     async fn meta(&self, name: &str) -> Result<Option<String>, StoreError> {
-        let rows = self.read(SqlRole::Seats, D::READS.meta, &[SqlParam::Text(name)]).await?;
+        let rows = self.read(SqlRole::Seats, D::READS.meta, &[StatementParam::Text(name)]).await?;
         Ok(rows.first().map(|row| row.text(0)))
     }
 }

@@ -12,7 +12,7 @@ use crate::database::{SqlDatabase, SqlRole};
 use crate::read::{above, position_of, read_counts, rows_limit};
 use crate::rows::kind_column;
 use crate::store::SqlStore;
-use crate::values::{Columns as _, SqlId, SqlParam, bigint, fire_columns};
+use crate::values::{Columns as _, SqlId, StatementParam, bigint, fire_columns};
 
 /// Rows of one statement of a list.
 const LISTED_MAX: usize = 1000;
@@ -83,11 +83,11 @@ impl<D: SqlDatabase> SqlStore<D> {
     ) -> Result<Option<Vec<D::Row>>, StoreError> {
         let Some(end) = prefix_end(prefix) else { return Ok(None) };
         let params = [
-            SqlParam::Int(p.into()),
-            SqlParam::Bytes(namespace.as_str().as_bytes()),
-            SqlParam::Bytes(prefix.as_bytes()),
-            SqlParam::Bytes(&end),
-            SqlParam::Int(bigint(PREFIX_ROWS_MAX + 1)),
+            StatementParam::Int(p.into()),
+            StatementParam::Bytes(namespace.as_str().as_bytes()),
+            StatementParam::Bytes(prefix.as_bytes()),
+            StatementParam::Bytes(&end),
+            StatementParam::Int(bigint(PREFIX_ROWS_MAX + 1)),
         ];
         let rows = self.read(SqlRole::Pages, text, &params).await?;
         Ok((rows.len() <= PREFIX_ROWS_MAX).then_some(rows))
@@ -135,14 +135,14 @@ impl<D: SqlDatabase> SqlStore<D> {
     ) -> Result<Vec<D::Row>, StoreError> {
         let (last, until) = end_of(filter.to);
         let params = [
-            SqlParam::Int(p.into()),
-            SqlParam::Id(above(after)),
-            SqlParam::Id(last),
-            SqlParam::Int(bigint(after.fire_at.as_millis())),
-            SqlParam::Id(after.id.into()),
-            SqlParam::Int(until),
-            SqlParam::Bytes(filter.namespace.as_str().as_bytes()),
-            SqlParam::Int(bigint(LISTED_MAX)),
+            StatementParam::Int(p.into()),
+            StatementParam::Id(above(after)),
+            StatementParam::Id(last),
+            StatementParam::Int(bigint(after.fire_at.as_millis())),
+            StatementParam::Id(after.id.into()),
+            StatementParam::Int(until),
+            StatementParam::Bytes(filter.namespace.as_str().as_bytes()),
+            StatementParam::Int(bigint(LISTED_MAX)),
         ];
         let mut rows = self.read(SqlRole::Pages, D::READS.list, &params).await?;
         // Ordered ranges, each with as many rows as wanted: the first of all are complete.
@@ -159,12 +159,12 @@ impl<D: SqlDatabase> SqlStore<D> {
     ) -> Result<Vec<D::Row>, StoreError> {
         let (_, until) = end_of(filter.to);
         let params = [
-            SqlParam::Int(p.into()),
-            SqlParam::Bytes(filter.namespace.as_str().as_bytes()),
-            SqlParam::Int(bigint(after.fire_at.as_millis())),
-            SqlParam::Id(after.id.into()),
-            SqlParam::Int(until),
-            SqlParam::Int(bigint(LISTED_MAX)),
+            StatementParam::Int(p.into()),
+            StatementParam::Bytes(filter.namespace.as_str().as_bytes()),
+            StatementParam::Int(bigint(after.fire_at.as_millis())),
+            StatementParam::Id(after.id.into()),
+            StatementParam::Int(until),
+            StatementParam::Int(bigint(LISTED_MAX)),
         ];
         let mut rows = self.read(SqlRole::Pages, D::READS.series, &params).await?;
         rows.sort_by_key(|row| (row.int(1), row.id(0)));
@@ -215,7 +215,7 @@ impl<D: SqlDatabase> SqlStore<D> {
             Some(kind) => vec![kind_column(kind)],
             None => EndKind::ALL.into_iter().map(kind_column).collect(),
         };
-        let namespace = SqlParam::Bytes(filter.namespace.as_str().as_bytes());
+        let namespace = StatementParam::Bytes(filter.namespace.as_str().as_bytes());
         let mut below = match filter.to {
             Timestamp::MAX => (i64::MAX, SqlId(0), 0),
             to => (bigint(to.as_millis()), SqlId(0), 0),
@@ -230,14 +230,14 @@ impl<D: SqlDatabase> SqlStore<D> {
         loop {
             let (ended_at, task, nominal) = below;
             let params = [
-                SqlParam::Int(p.into()),
+                StatementParam::Int(p.into()),
                 namespace,
-                SqlParam::Kinds(&kinds),
-                SqlParam::Int(ended_at),
-                SqlParam::Id(task),
-                SqlParam::Int(nominal),
-                SqlParam::Int(bigint(filter.from.as_millis())),
-                SqlParam::Int(bigint(wanted)),
+                StatementParam::Kinds(&kinds),
+                StatementParam::Int(ended_at),
+                StatementParam::Id(task),
+                StatementParam::Int(nominal),
+                StatementParam::Int(bigint(filter.from.as_millis())),
+                StatementParam::Int(bigint(wanted)),
             ];
             let mut rows = self.read(SqlRole::Pages, D::READS.fires, &params).await?;
             let column = |row: &D::Row| (row.int(3), row.id(0), row.int(1));
@@ -269,7 +269,7 @@ impl<D: SqlDatabase> SqlStore<D> {
         after: Option<FireId>,
         limit: usize,
     ) -> Result<Page<DeadLetter, FireId>, StoreError> {
-        let namespace = SqlParam::Bytes(namespace.as_str().as_bytes());
+        let namespace = StatementParam::Bytes(namespace.as_str().as_bytes());
         let limit = limit.clamp(1, LETTERS_MAX);
         let (mut task, mut nominal) = after.map_or((SqlId(0), -1), fire_columns);
         let mut items = Vec::new();
@@ -278,11 +278,11 @@ impl<D: SqlDatabase> SqlStore<D> {
             let wanted = limit + 1 - items.len();
             let most = rows_limit(wanted, LETTERS_MAX + 1);
             let params = [
-                SqlParam::Int(p.into()),
+                StatementParam::Int(p.into()),
                 namespace,
-                SqlParam::Id(task),
-                SqlParam::Int(nominal),
-                SqlParam::Int(most),
+                StatementParam::Id(task),
+                StatementParam::Int(nominal),
+                StatementParam::Int(most),
             ];
             let rows = self.read(SqlRole::Pages, D::READS.dead, &params).await?;
             for row in &rows {
@@ -307,7 +307,11 @@ impl<D: SqlDatabase> SqlStore<D> {
         loop {
             let wanted = limit + 1 - items.len();
             let most = rows_limit(wanted, NAMESPACES_MAX + 1);
-            let params = [SqlParam::Int(p.into()), SqlParam::Bytes(&after), SqlParam::Int(most)];
+            let params = [
+                StatementParam::Int(p.into()),
+                StatementParam::Bytes(&after),
+                StatementParam::Int(most),
+            ];
             let rows = self.read(SqlRole::Pages, D::READS.namespaces, &params).await?;
             for row in &rows {
                 after = row.bytes(0).to_vec();

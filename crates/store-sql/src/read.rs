@@ -11,7 +11,7 @@ use punctual_store::{Counts, Head, Position, StoreError};
 use crate::batch::LaterTime;
 use crate::database::{SqlDatabase, SqlRole};
 use crate::store::SqlStore;
-use crate::values::{Columns, SqlId, SqlParam, bigint, fire_columns};
+use crate::values::{Columns, SqlId, StatementParam, bigint, fire_columns};
 
 /// The largest number of tasks of one load statement.
 const LOADED_MAX: usize = 4096;
@@ -144,13 +144,13 @@ impl<D: SqlDatabase> SqlStore<D> {
         while tasks.len() < limit {
             let wanted = (limit - tasks.len()).min(LOADED_MAX);
             let params = [
-                SqlParam::Int(p.into()),
-                SqlParam::Id(above(after)),
-                SqlParam::Id(end),
-                SqlParam::Int(bigint(after.fire_at.as_millis())),
-                SqlParam::Id(after.id.into()),
-                SqlParam::Int(until),
-                SqlParam::Int(rows_limit(wanted, LOADED_MAX)),
+                StatementParam::Int(p.into()),
+                StatementParam::Id(above(after)),
+                StatementParam::Id(end),
+                StatementParam::Int(bigint(after.fire_at.as_millis())),
+                StatementParam::Id(after.id.into()),
+                StatementParam::Int(until),
+                StatementParam::Int(rows_limit(wanted, LOADED_MAX)),
             ];
             let mut rows = self.read(SqlRole::Loads, D::READS.load, &params).await?;
             // Ordered ranges, each with as many rows as wanted: the first of all are complete.
@@ -177,7 +177,7 @@ impl<D: SqlDatabase> SqlStore<D> {
         let mut tasks = Vec::with_capacity(ids.len());
         for ids in ids.chunks(D::ITEMS_MAX) {
             let wanted: Vec<SqlId> = ids.iter().map(|id| (*id).into()).collect();
-            let params = [SqlParam::Int(p.into()), SqlParam::Ids(&wanted)];
+            let params = [StatementParam::Int(p.into()), StatementParam::Ids(&wanted)];
             let rows = self.read(SqlRole::Lookups, D::READS.get, &params).await?;
             let mut found = HashMap::with_capacity(rows.len());
             for row in &rows {
@@ -219,8 +219,8 @@ impl<D: SqlDatabase> SqlStore<D> {
         keys: &[TaskKey],
     ) -> Result<Vec<D::Row>, StoreError> {
         let keys: Vec<&[u8]> = keys.iter().map(|key| key.as_str().as_bytes()).collect();
-        let namespace = SqlParam::Bytes(namespace.as_str().as_bytes());
-        let params = [SqlParam::Int(p.into()), namespace, SqlParam::Names(&keys)];
+        let namespace = StatementParam::Bytes(namespace.as_str().as_bytes());
+        let params = [StatementParam::Int(p.into()), namespace, StatementParam::Names(&keys)];
         self.read(SqlRole::Lookups, text, &params).await
     }
 
@@ -233,7 +233,11 @@ impl<D: SqlDatabase> SqlStore<D> {
         for fire_ids in fire_ids.chunks(D::ITEMS_MAX) {
             let (tasks, nominal): (Vec<SqlId>, Vec<i64>) =
                 fire_ids.iter().map(|fire_id| fire_columns(*fire_id)).unzip();
-            let params = [SqlParam::Int(p.into()), SqlParam::Ids(&tasks), SqlParam::Ints(&nominal)];
+            let params = [
+                StatementParam::Int(p.into()),
+                StatementParam::Ids(&tasks),
+                StatementParam::Ints(&nominal),
+            ];
             let rows = self.read(SqlRole::Lookups, D::READS.letters, &params).await?;
             let mut found = HashMap::with_capacity(rows.len());
             for row in &rows {
@@ -251,8 +255,11 @@ impl<D: SqlDatabase> SqlStore<D> {
         id: TaskId,
         limit: usize,
     ) -> Result<Vec<FireRecord>, StoreError> {
-        let params =
-            [SqlParam::Int(p.into()), SqlParam::Id(id.into()), SqlParam::Int(bigint(limit))];
+        let params = [
+            StatementParam::Int(p.into()),
+            StatementParam::Id(id.into()),
+            StatementParam::Int(bigint(limit)),
+        ];
         let rows = self.read(SqlRole::Pages, D::READS.history, &params).await?;
         rows.iter().map(|row| self.read_record(p, row)).collect()
     }
@@ -280,8 +287,8 @@ impl<D: SqlDatabase> SqlStore<D> {
         p: i16,
         namespace: &Namespace,
     ) -> Result<Counts, StoreError> {
-        let namespace = SqlParam::Bytes(namespace.as_str().as_bytes());
-        let params = [SqlParam::Int(p.into()), namespace];
+        let namespace = StatementParam::Bytes(namespace.as_str().as_bytes());
+        let params = [StatementParam::Int(p.into()), namespace];
         let rows = self.read(SqlRole::Lookups, D::READS.counts, &params).await?;
         Ok(rows.first().map(|row| read_counts(row, 0)).unwrap_or_default())
     }

@@ -20,7 +20,7 @@ use crate::database::{SqlDatabase, SqlRole};
 use crate::error::store_error;
 use crate::mysql::MysqlDatabase;
 use crate::postgres::PostgresDatabase;
-use crate::values::SqlParam;
+use crate::values::StatementParam;
 
 /// The largest number of pages that are read to count due tasks; a page has up to 1,000 tasks that
 /// match. Counters per minute would cost a row per task and minute.
@@ -68,7 +68,7 @@ impl<D: SqlDatabase> SqlStore<D> {
         &self,
         role: SqlRole,
         text: &'static str,
-        params: &[SqlParam<'_>],
+        params: &[StatementParam<'_>],
     ) -> Result<Vec<D::Row>, StoreError> {
         self.database.query(role, text, params).await.map_err(store_error::<D>)
     }

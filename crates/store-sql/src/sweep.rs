@@ -9,7 +9,7 @@ use punctual_store::{Retention, StoreError, Swept};
 use crate::database::{SqlDatabase, SqlRole, SweepBounds, Writer};
 use crate::error::store_error;
 use crate::store::SqlStore;
-use crate::values::{Columns as _, SqlParam, bigint};
+use crate::values::{Columns as _, StatementParam, bigint};
 
 /// Statements of one sweep. The next sweep deletes what is left.
 const ROUNDS_MAX: usize = 20;
@@ -75,7 +75,7 @@ impl<D: SqlDatabase> SqlStore<D> {
     /// Returns how many bytes of history a partition has to delete: its share of the excess of all
     /// partitions.
     async fn excess(&self, writer: &Writer, history_bytes: u64) -> Result<i64, StoreError> {
-        let seat = [SqlParam::Int(writer.seat.into())];
+        let seat = [StatementParam::Int(writer.seat.into())];
         let rows = self.read(SqlRole::Sweeps, D::READS.history_size, &seat).await?;
         let column = |index: usize| {
             let number = rows.first().and_then(|row| row.int_or_null(index));

@@ -22,7 +22,7 @@ impl fmt::LowerHex for SqlId {
 
 /// A parameter of a statement.
 #[derive(Debug, Clone, Copy)]
-pub enum SqlParam<'a> {
+pub enum StatementParam<'a> {
     /// A number, time or flag, whatever the width of its column.
     Int(i64),
     /// A text of ASCII letters.

@@ -7,7 +7,7 @@ use punctual_sql::{SqlError, SqlKind, mysql};
 
 use super::batch::BatchText;
 use super::server::{self, ServerVariables};
-use super::session::{ConnectOptions, ConnectionSlots, ConnectionUse};
+use super::session::{ConnectionSlots, ConnectionUse, MysqlConnectOptions};
 use super::statements::{
     BEGIN_SWEEP, COUNT_LETTERS, FENCE, FORGET_MEMBERS, GUARD, GUARD_REFUSED, HEARTBEAT, LEAVE,
     NEW_SEAT, OLDEST_FIRES, OLDEST_LETTERS, OWNS, PROPOSE, PROPOSE_META, READS, RELEASE, RENEW,
@@ -20,7 +20,7 @@ use crate::database::{
 };
 use crate::error::{ErrorClass, SqlOpenError};
 use crate::options::SqlStoreOptions;
-use crate::values::{Columns as _, SqlId, SqlParam};
+use crate::values::{Columns as _, SqlId, StatementParam};
 
 /// Connections for batches: as many are committed at once by one flush of the server.
 const WRITE_CONNECTIONS_MAX: usize = 4;
@@ -40,7 +40,7 @@ const TRANSIENT: [&str; 22] = [
 /// Tables of a cluster in a MySQL or MariaDB database, and the connections of this process.
 #[derive(Debug)]
 pub struct MysqlDatabase {
-    options: Arc<ConnectOptions>,
+    options: Arc<MysqlConnectOptions>,
     /// Batches of several partitions are committed together if they are on several connections.
     writes: ConnectionSlots,
     seats: ConnectionSlots,
@@ -51,8 +51,12 @@ pub struct MysqlDatabase {
 }
 
 /// The parameters that name the owner of a seat.
-fn owner_params(writer: &Writer) -> [SqlParam<'_>; 3] {
-    [SqlParam::Int(writer.seat.into()), SqlParam::Int(writer.epoch), SqlParam::Text(&writer.token)]
+fn owner_params(writer: &Writer) -> [StatementParam<'_>; 3] {
+    [
+        StatementParam::Int(writer.seat.into()),
+        StatementParam::Int(writer.epoch),
+        StatementParam::Text(&writer.token),
+    ]
 }
 
 /// Rows that a sweep deletes.
@@ -94,11 +98,11 @@ impl MysqlDatabase {
         }
     }
 
-    fn bound(&self, template: &str, params: &[SqlParam<'_>]) -> FilledStatement {
+    fn bound(&self, template: &str, params: &[StatementParam<'_>]) -> FilledStatement {
         fill(template, &self.options.cluster, params, ValueStyle::Bound)
     }
 
-    fn inline(&self, template: &str, params: &[SqlParam<'_>]) -> String {
+    fn inline(&self, template: &str, params: &[StatementParam<'_>]) -> String {
         fill(template, &self.options.cluster, params, ValueStyle::Inline).text
     }
 
@@ -106,7 +110,7 @@ impl MysqlDatabase {
     async fn change(
         &self,
         template: &'static str,
-        params: &[SqlParam<'_>],
+        params: &[StatementParam<'_>],
     ) -> Result<u64, SqlError> {
         let mut turn = self.seats.take(&self.options).await?;
         turn.change(self.bound(template, params)).await
@@ -131,11 +135,11 @@ impl MysqlDatabase {
             seat,
             epoch,
             token,
-            SqlParam::Int(p.into()),
-            SqlParam::Int(past.bytes),
-            SqlParam::Ids(&past.tasks),
-            SqlParam::Ints(&past.nominal),
-            SqlParam::Int(past.latest),
+            StatementParam::Int(p.into()),
+            StatementParam::Int(past.bytes),
+            StatementParam::Ids(&past.tasks),
+            StatementParam::Ints(&past.nominal),
+            StatementParam::Int(past.latest),
         ];
         let mut text = "START TRANSACTION;".to_owned();
         for template in [BEGIN_SWEEP, GUARD].iter().chain(statements) {
@@ -188,7 +192,7 @@ impl SqlDatabase for MysqlDatabase {
         let (flavor, packet_max) = (server.flavor(), server.packet_max());
         let writes = WRITE_CONNECTIONS_MAX.min(usize::from(partitions.count()));
         let database = Self {
-            options: Arc::new(ConnectOptions { sql, cluster, flavor, packet_max }),
+            options: Arc::new(MysqlConnectOptions { sql, cluster, flavor, packet_max }),
             writes: ConnectionSlots::new(writes, ConnectionUse::Write),
             seats: ConnectionSlots::new(SHARED_CONNECTIONS, ConnectionUse::Write),
             lookups: ConnectionSlots::new(SHARED_CONNECTIONS, ConnectionUse::Read),
@@ -223,14 +227,14 @@ impl SqlDatabase for MysqlDatabase {
         &self,
         role: SqlRole,
         text: &'static str,
-        params: &[SqlParam<'_>],
+        params: &[StatementParam<'_>],
     ) -> Result<Vec<Row>, SqlError> {
         let mut turn = self.slots(role).take(&self.options).await?;
         turn.rows(self.bound(text, params)).await
     }
 
     async fn propose_meta(&self, name: &str, value: &str) -> Result<(), SqlError> {
-        let params = [SqlParam::Text(name), SqlParam::Text(value)];
+        let params = [StatementParam::Text(name), StatementParam::Text(value)];
         self.change(PROPOSE_META, &params).await.map(drop)
     }
 
@@ -249,12 +253,12 @@ impl SqlDatabase for MysqlDatabase {
             seat,
             epoch,
             token,
-            SqlParam::Int(turn.number),
-            SqlParam::Int(turn.repair),
-            SqlParam::Int(text.record_bytes),
+            StatementParam::Int(turn.number),
+            StatementParam::Int(turn.repair),
+            StatementParam::Int(text.record_bytes),
         ];
         let fence = format!("{};{GUARD}", self.inline(FENCE, &params));
-        let ConnectOptions { cluster, packet_max, .. } = &*self.options;
+        let MysqlConnectOptions { cluster, packet_max, .. } = &*self.options;
         let packets = text.packets(cluster, &fence, *packet_max);
         drop(text);
         let mut turn = self.writes.take_numbered(slot, &self.options).await?;
@@ -269,19 +273,25 @@ impl SqlDatabase for MysqlDatabase {
         turn: BatchTurn,
     ) -> Result<bool, SqlError> {
         let [seat, epoch, token] = owner_params(writer);
-        let params = [seat, epoch, token, SqlParam::Int(turn.number), SqlParam::Int(turn.repair)];
+        let params = [
+            seat,
+            epoch,
+            token,
+            StatementParam::Int(turn.number),
+            StatementParam::Int(turn.repair),
+        ];
         let mut turn = self.writes.take_numbered(slot, &self.options).await?;
         Ok(turn.change(self.bound(REPEAT, &params)).await? > 0)
     }
 
     async fn acquire(&self, claim: &SeatClaim<'_>) -> Result<Option<i64>, SqlError> {
         let params = [
-            SqlParam::Int(claim.seat.into()),
-            SqlParam::Int(claim.next),
-            SqlParam::Text(claim.token),
-            SqlParam::Text(claim.broker),
-            SqlParam::Int(claim.until),
-            SqlParam::Int(claim.ttl),
+            StatementParam::Int(claim.seat.into()),
+            StatementParam::Int(claim.next),
+            StatementParam::Text(claim.token),
+            StatementParam::Text(claim.broker),
+            StatementParam::Int(claim.until),
+            StatementParam::Int(claim.ttl),
         ];
         let mut turn = self.seats.take(&self.options).await?;
         if turn.change(self.bound(TAKE_SEAT, &params)).await? > 0 {
@@ -292,7 +302,7 @@ impl SqlDatabase for MysqlDatabase {
         }
         match turn.change(self.bound(NEW_SEAT, &params)).await {
             Ok(_) => Ok(Some(claim.next)),
-            // Somebody holds it, or has just acquired it first.
+            // Another broker holds it, or has just acquired it first.
             Err(error) if error.code() == Some(DUPLICATE) => Ok(None),
             Err(error) => Err(error),
         }
@@ -300,7 +310,7 @@ impl SqlDatabase for MysqlDatabase {
 
     async fn renew(&self, writer: &Writer, until: i64, ttl: i64) -> Result<bool, SqlError> {
         let [seat, epoch, token] = owner_params(writer);
-        let params = [seat, epoch, token, SqlParam::Int(until), SqlParam::Int(ttl)];
+        let params = [seat, epoch, token, StatementParam::Int(until), StatementParam::Int(ttl)];
         Ok(self.change(RENEW, &params).await? > 0)
     }
 
@@ -309,18 +319,22 @@ impl SqlDatabase for MysqlDatabase {
     }
 
     async fn heartbeat(&self, broker: &str, ttl: i64, heartbeat: &[u8]) -> Result<(), SqlError> {
-        self.change(FORGET_MEMBERS, &[SqlParam::Text(broker)]).await?;
-        let params = [SqlParam::Text(broker), SqlParam::Int(ttl), SqlParam::Bytes(heartbeat)];
+        self.change(FORGET_MEMBERS, &[StatementParam::Text(broker)]).await?;
+        let params = [
+            StatementParam::Text(broker),
+            StatementParam::Int(ttl),
+            StatementParam::Bytes(heartbeat),
+        ];
         self.change(HEARTBEAT, &params).await.map(drop)
     }
 
     async fn leave(&self, broker: &str) -> Result<(), SqlError> {
-        self.change(LEAVE, &[SqlParam::Text(broker)]).await.map(drop)
+        self.change(LEAVE, &[StatementParam::Text(broker)]).await.map(drop)
     }
 
     async fn propose(&self, leader: &Writer, assignment: &[u8]) -> Result<bool, SqlError> {
         let [_, epoch, token] = owner_params(leader);
-        let params = [epoch, token, SqlParam::Bytes(assignment)];
+        let params = [epoch, token, StatementParam::Bytes(assignment)];
         Ok(self.change(PROPOSE, &params).await? > 0)
     }
 
@@ -331,9 +345,9 @@ impl SqlDatabase for MysqlDatabase {
         bounds: SweepBounds,
     ) -> Result<Option<SweptRows>, SqlError> {
         let params = [
-            SqlParam::Int(p.into()),
-            SqlParam::Int(bounds.latest()),
-            SqlParam::Int(bounds.rows_max),
+            StatementParam::Int(p.into()),
+            StatementParam::Int(bounds.latest()),
+            StatementParam::Int(bounds.rows_max),
         ];
         let rows = self.query(SqlRole::Sweeps, OLDEST_FIRES, &params).await?;
         let columns = rows.iter().map(|row| (row.id(0), row.int(1), row.int(2), row.int(3)));
@@ -352,7 +366,11 @@ impl SqlDatabase for MysqlDatabase {
         p: i16,
         aged: i64,
     ) -> Result<Option<i64>, SqlError> {
-        let params = [SqlParam::Int(p.into()), SqlParam::Int(aged), SqlParam::Int(Self::SWEPT_MAX)];
+        let params = [
+            StatementParam::Int(p.into()),
+            StatementParam::Int(aged),
+            StatementParam::Int(Self::SWEPT_MAX),
+        ];
         let rows = self.query(SqlRole::Sweeps, OLDEST_LETTERS, &params).await?;
         let (tasks, nominal) = rows.iter().map(|row| (row.id(0), row.int(1))).unzip();
         let past = PastRows { tasks, nominal, latest: aged, bytes: 0 };

@@ -193,7 +193,7 @@ impl ServerVariables {
         if self.is_on("wsrep_on") {
             warn(
                 "the database is a Galera cluster, of which reads may be behind: direct all \
-                 brokers to one and the same node",
+                 brokers to the same server",
             );
         }
         let synchronous = self.semi_sync("enabled").is_some_and(|value| value == "ON");

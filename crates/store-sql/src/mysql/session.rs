@@ -18,7 +18,7 @@ const READ_ONLY: [&str; 3] = ["1290", "1792", "1836"];
 
 /// How the sessions of a store connect.
 #[derive(Debug)]
-pub(super) struct ConnectOptions {
+pub(super) struct MysqlConnectOptions {
     pub(super) sql: SqlOptions,
     pub(super) cluster: String,
     pub(super) flavor: ServerFlavor,
@@ -35,10 +35,13 @@ pub(super) enum ConnectionUse {
 
 /// An open connection; `None` while a turn has it, and if a turn has lost it.
 #[derive(Debug)]
-struct OpenConnection(Mutex<Option<Conn>>);
+struct KeptConnection(Mutex<Option<Conn>>);
 
-impl OpenConnection {
-    async fn open(options: Arc<ConnectOptions>, used: ConnectionUse) -> Result<Self, SqlError> {
+impl KeptConnection {
+    async fn open(
+        options: Arc<MysqlConnectOptions>,
+        used: ConnectionUse,
+    ) -> Result<Self, SqlError> {
         let mut connection = mysql::connect(&options.sql).await?;
         for setting in settings(&options, used) {
             let set = connection.query_drop(setting);
@@ -55,7 +58,7 @@ impl OpenConnection {
 
 /// The settings of a session. Under READ COMMITTED a statement locks the rows that it changes, and
 /// no gaps between them.
-fn settings(options: &ConnectOptions, used: ConnectionUse) -> Vec<String> {
+fn settings(options: &MysqlConnectOptions, used: ConnectionUse) -> Vec<String> {
     let timeout = options.sql.statement_timeout;
     // Waits for locks are whole seconds, at least one.
     let seconds = timeout.as_secs().max(1);
@@ -93,7 +96,7 @@ fn settings(options: &ConnectOptions, used: ConnectionUse) -> Vec<String> {
 pub(super) struct ConnectionSlot {
     used: ConnectionUse,
     turn: tokio::sync::Mutex<()>,
-    kept: Reconnecting<OpenConnection>,
+    kept: Reconnecting<KeptConnection>,
 }
 
 impl ConnectionSlot {
@@ -104,7 +107,7 @@ impl ConnectionSlot {
     /// Waits for the turn.
     pub(super) async fn take<'a>(
         &'a self,
-        options: &'a Arc<ConnectOptions>,
+        options: &'a Arc<MysqlConnectOptions>,
     ) -> Result<SqlTurn<'a>, SqlError> {
         let turn = self.turn.lock().await;
         self.begin(options, turn).await
@@ -112,10 +115,10 @@ impl ConnectionSlot {
 
     async fn begin<'a>(
         &'a self,
-        options: &'a Arc<ConnectOptions>,
+        options: &'a Arc<MysqlConnectOptions>,
         turn: tokio::sync::MutexGuard<'a, ()>,
     ) -> Result<SqlTurn<'a>, SqlError> {
-        let open = || OpenConnection::open(Arc::clone(options), self.used);
+        let open = || KeptConnection::open(Arc::clone(options), self.used);
         let mut session = self.kept.get(open).await?;
         let mut connection = session.held().take();
         if connection.is_none() {
@@ -140,7 +143,7 @@ impl ConnectionSlots {
     pub(super) async fn take_numbered<'a>(
         &'a self,
         number: usize,
-        options: &'a Arc<ConnectOptions>,
+        options: &'a Arc<MysqlConnectOptions>,
     ) -> Result<SqlTurn<'a>, SqlError> {
         self.0[number % self.0.len()].take(options).await
     }
@@ -148,7 +151,7 @@ impl ConnectionSlots {
     /// Takes one that is free, or waits for the first.
     pub(super) async fn take<'a>(
         &'a self,
-        options: &'a Arc<ConnectOptions>,
+        options: &'a Arc<MysqlConnectOptions>,
     ) -> Result<SqlTurn<'a>, SqlError> {
         for slot in &self.0 {
             if let Ok(turn) = slot.turn.try_lock() {
@@ -161,8 +164,8 @@ impl ConnectionSlots {
 
 /// A turn at a connection.
 pub(super) struct SqlTurn<'a> {
-    options: &'a ConnectOptions,
-    session: Arc<OpenConnection>,
+    options: &'a MysqlConnectOptions,
+    session: Arc<KeptConnection>,
     connection: Option<Conn>,
     /// A statement was sent whose answer has not been read.
     busy: bool,

@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 
 use punctual_sql::mysql_async::Value;
 
-use crate::values::SqlParam;
+use crate::values::StatementParam;
 
 /// Lists are padded to these lengths by repeating their last item, so that few statements are
 /// prepared.
@@ -55,13 +55,16 @@ enum Item<'a> {
     Id(u128),
 }
 
-fn length(param: &SqlParam<'_>) -> Option<usize> {
+fn length(param: &StatementParam<'_>) -> Option<usize> {
     match param {
-        SqlParam::Ids(items) => Some(items.len()),
-        SqlParam::Ints(items) => Some(items.len()),
-        SqlParam::Kinds(items) => Some(items.len()),
-        SqlParam::Names(items) => Some(items.len()),
-        SqlParam::Int(_) | SqlParam::Text(_) | SqlParam::Bytes(_) | SqlParam::Id(_) => None,
+        StatementParam::Ids(items) => Some(items.len()),
+        StatementParam::Ints(items) => Some(items.len()),
+        StatementParam::Kinds(items) => Some(items.len()),
+        StatementParam::Names(items) => Some(items.len()),
+        StatementParam::Int(_)
+        | StatementParam::Text(_)
+        | StatementParam::Bytes(_)
+        | StatementParam::Id(_) => None,
     }
 }
 
@@ -70,26 +73,26 @@ fn padded(length: usize) -> usize {
 }
 
 /// Returns an item of a list, or the parameter itself.
-fn item<'a>(param: &SqlParam<'a>, index: usize) -> Item<'a> {
+fn item<'a>(param: &StatementParam<'a>, index: usize) -> Item<'a> {
     let last = |length: usize| index.min(length.saturating_sub(1));
     let found = match param {
-        SqlParam::Int(number) => Some(Item::Number(*number)),
-        SqlParam::Text(text) => Some(Item::Raw(text.as_bytes())),
-        SqlParam::Bytes(bytes) => Some(Item::Raw(bytes)),
-        SqlParam::Id(id) => Some(Item::Id(id.0)),
-        SqlParam::Ids(ids) => ids.get(last(ids.len())).map(|id| Item::Id(id.0)),
-        SqlParam::Ints(items) => items.get(last(items.len())).map(|item| Item::Number(*item)),
-        SqlParam::Kinds(items) => {
+        StatementParam::Int(number) => Some(Item::Number(*number)),
+        StatementParam::Text(text) => Some(Item::Raw(text.as_bytes())),
+        StatementParam::Bytes(bytes) => Some(Item::Raw(bytes)),
+        StatementParam::Id(id) => Some(Item::Id(id.0)),
+        StatementParam::Ids(ids) => ids.get(last(ids.len())).map(|id| Item::Id(id.0)),
+        StatementParam::Ints(items) => items.get(last(items.len())).map(|item| Item::Number(*item)),
+        StatementParam::Kinds(items) => {
             items.get(last(items.len())).map(|item| Item::Number((*item).into()))
         }
-        SqlParam::Names(items) => items.get(last(items.len())).map(|item| Item::Raw(item)),
+        StatementParam::Names(items) => items.get(last(items.len())).map(|item| Item::Raw(item)),
     };
     found.unwrap_or(Item::Raw(b""))
 }
 
 struct Filling<'a> {
     cluster: &'a str,
-    params: &'a [SqlParam<'a>],
+    params: &'a [StatementParam<'a>],
     style: ValueStyle,
     filled: FilledStatement,
 }
@@ -98,7 +101,7 @@ struct Filling<'a> {
 pub(super) fn fill(
     template: &str,
     cluster: &str,
-    params: &[SqlParam<'_>],
+    params: &[StatementParam<'_>],
     style: ValueStyle,
 ) -> FilledStatement {
     let mut filling = Filling { cluster, params, style, filled: FilledStatement::default() };
@@ -115,7 +118,8 @@ impl Filling<'_> {
         let param = self.param(number);
         let count = length(&param).unwrap_or(1);
         // Kinds are not repeated: every row would be returned twice.
-        let repeated = if matches!(param, SqlParam::Names(_)) { padded(count) } else { count };
+        let repeated =
+            if matches!(param, StatementParam::Names(_)) { padded(count) } else { count };
         for index in 0..repeated {
             if index > 0 {
                 self.filled.text.push_str(" UNION ALL ");
@@ -124,8 +128,8 @@ impl Filling<'_> {
         }
     }
 
-    fn param(&self, number: usize) -> SqlParam<'_> {
-        self.params.get(number.wrapping_sub(1)).copied().unwrap_or(SqlParam::Bytes(b""))
+    fn param(&self, number: usize) -> StatementParam<'_> {
+        self.params.get(number.wrapping_sub(1)).copied().unwrap_or(StatementParam::Bytes(b""))
     }
 
     /// Fills a part of which the list `each.0` stands for its item `each.1`.
@@ -219,13 +223,14 @@ mod tests {
     use super::*;
     use crate::values::SqlId;
 
-    fn inline(template: &str, params: &[SqlParam<'_>]) -> String {
+    fn inline(template: &str, params: &[StatementParam<'_>]) -> String {
         fill(template, "shop", params, ValueStyle::Inline).text
     }
 
     #[test]
     fn tables_and_parameters_are_filled_in() {
-        let params = [SqlParam::Int(-7), SqlParam::Bytes(b"a'"), SqlParam::Id(SqlId(1))];
+        let params =
+            [StatementParam::Int(-7), StatementParam::Bytes(b"a'"), StatementParam::Id(SqlId(1))];
         for (template, text) in [
             ("SELECT 1 FROM @task", "SELECT 1 FROM `shop_task`"),
             ("p = $1 AND k = $2;", "p = -7 AND k = x'6127';"),
@@ -242,22 +247,22 @@ mod tests {
     #[test]
     fn lists_are_padded_with_their_last_item() {
         let names: [&[u8]; 2] = [b"a", b"b"];
-        let params = [SqlParam::Names(&names), SqlParam::Ints(&[5, 6])];
+        let params = [StatementParam::Names(&names), StatementParam::Ints(&[5, 6])];
         assert_eq!(
             inline("($1)", &params),
             "(x'61', x'62', x'62', x'62', x'62', x'62', x'62', x'62')"
         );
         assert!(inline("{1 2}", &params).starts_with("(x'61', 5), (x'62', 6), (x'62', 6)"));
-        let one = [SqlParam::Names(&names[..1])];
+        let one = [StatementParam::Names(&names[..1])];
         assert_eq!(inline("($1)", &one), "(x'61')");
     }
 
     #[test]
     fn a_part_is_repeated_for_each_item_and_kinds_are_never_padded() {
-        let kinds = [SqlParam::Int(1), SqlParam::Kinds(&[0, 3])];
+        let kinds = [StatementParam::Int(1), StatementParam::Kinds(&[0, 3])];
         assert_eq!(inline("EACH 2 (p=$1,k=$2)", &kinds), "(p=1,k=0) UNION ALL (p=1,k=3)");
         let names: [&[u8]; 2] = [b"a", b"b"];
-        let filled = inline("EACH 1 (k=$1)", &[SqlParam::Names(&names)]);
+        let filled = inline("EACH 1 (k=$1)", &[StatementParam::Names(&names)]);
         assert_eq!(filled.matches("UNION ALL").count(), 7, "{filled}");
     }
 }

@@ -19,7 +19,7 @@ use crate::database::{
 };
 use crate::error::{ErrorClass, SqlOpenError};
 use crate::options::SqlStoreOptions;
-use crate::values::{Columns as _, SqlId, SqlParam};
+use crate::values::{Columns as _, SqlId, StatementParam};
 
 /// Connections for batches: as many are committed at once by one flush of the server.
 const WRITE_CONNECTIONS_MAX: usize = 4;
@@ -44,8 +44,12 @@ pub struct PostgresDatabase {
 }
 
 /// The parameters that name the owner of a seat.
-fn owner_params(writer: &Writer) -> [SqlParam<'_>; 3] {
-    [SqlParam::Int(writer.seat.into()), SqlParam::Int(writer.epoch), SqlParam::Text(&writer.token)]
+fn owner_params(writer: &Writer) -> [StatementParam<'_>; 3] {
+    [
+        StatementParam::Int(writer.seat.into()),
+        StatementParam::Int(writer.epoch),
+        StatementParam::Text(&writer.token),
+    ]
 }
 
 impl PostgresDatabase {
@@ -62,7 +66,7 @@ impl PostgresDatabase {
     async fn changes(
         &self,
         text: &'static str,
-        params: &[SqlParam<'_>],
+        params: &[StatementParam<'_>],
     ) -> Result<Vec<Row>, SqlError> {
         self.seats.query(&self.options, text, params).await
     }
@@ -135,13 +139,13 @@ impl SqlDatabase for PostgresDatabase {
         &self,
         role: SqlRole,
         text: &'static str,
-        params: &[SqlParam<'_>],
+        params: &[StatementParam<'_>],
     ) -> Result<Vec<Row>, SqlError> {
         self.slot(role).query(&self.options, text, params).await
     }
 
     async fn propose_meta(&self, name: &str, value: &str) -> Result<(), SqlError> {
-        let params = [SqlParam::Text(name), SqlParam::Text(value)];
+        let params = [StatementParam::Text(name), StatementParam::Text(value)];
         self.changes(PROPOSE_META, &params).await.map(drop)
     }
 
@@ -208,18 +212,24 @@ impl SqlDatabase for PostgresDatabase {
         let WriteSlot { slot, turn: one_batch } = &self.writes[slot % self.writes.len()];
         let _turn = one_batch.lock().await;
         let [seat, epoch, token] = owner_params(writer);
-        let params = [seat, epoch, token, SqlParam::Int(turn.number), SqlParam::Int(turn.repair)];
+        let params = [
+            seat,
+            epoch,
+            token,
+            StatementParam::Int(turn.number),
+            StatementParam::Int(turn.repair),
+        ];
         Ok(!slot.query(&self.options, REPEAT, &params).await?.is_empty())
     }
 
     async fn acquire(&self, claim: &SeatClaim<'_>) -> Result<Option<i64>, SqlError> {
         let params = [
-            SqlParam::Int(claim.seat.into()),
-            SqlParam::Int(claim.next),
-            SqlParam::Text(claim.token),
-            SqlParam::Text(claim.broker),
-            SqlParam::Int(claim.until),
-            SqlParam::Int(claim.ttl),
+            StatementParam::Int(claim.seat.into()),
+            StatementParam::Int(claim.next),
+            StatementParam::Text(claim.token),
+            StatementParam::Text(claim.broker),
+            StatementParam::Int(claim.until),
+            StatementParam::Int(claim.ttl),
         ];
         let rows = self.changes(ACQUIRE, &params).await?;
         Ok(rows.first().map(|row| row.int(0)))
@@ -227,7 +237,7 @@ impl SqlDatabase for PostgresDatabase {
 
     async fn renew(&self, writer: &Writer, until: i64, ttl: i64) -> Result<bool, SqlError> {
         let [seat, epoch, token] = owner_params(writer);
-        let params = [seat, epoch, token, SqlParam::Int(until), SqlParam::Int(ttl)];
+        let params = [seat, epoch, token, StatementParam::Int(until), StatementParam::Int(ttl)];
         Ok(!self.changes(RENEW, &params).await?.is_empty())
     }
 
@@ -236,17 +246,21 @@ impl SqlDatabase for PostgresDatabase {
     }
 
     async fn heartbeat(&self, broker: &str, ttl: i64, heartbeat: &[u8]) -> Result<(), SqlError> {
-        let params = [SqlParam::Text(broker), SqlParam::Int(ttl), SqlParam::Bytes(heartbeat)];
+        let params = [
+            StatementParam::Text(broker),
+            StatementParam::Int(ttl),
+            StatementParam::Bytes(heartbeat),
+        ];
         self.changes(HEARTBEAT, &params).await.map(drop)
     }
 
     async fn leave(&self, broker: &str) -> Result<(), SqlError> {
-        self.changes(LEAVE, &[SqlParam::Text(broker)]).await.map(drop)
+        self.changes(LEAVE, &[StatementParam::Text(broker)]).await.map(drop)
     }
 
     async fn propose(&self, leader: &Writer, assignment: &[u8]) -> Result<bool, SqlError> {
         let [_, epoch, token] = owner_params(leader);
-        let params = [epoch, token, SqlParam::Bytes(assignment)];
+        let params = [epoch, token, StatementParam::Bytes(assignment)];
         Ok(!self.changes(PROPOSE, &params).await?.is_empty())
     }
 
@@ -261,11 +275,11 @@ impl SqlDatabase for PostgresDatabase {
             seat,
             epoch,
             token,
-            SqlParam::Int(p.into()),
-            SqlParam::Int(bounds.aged),
-            SqlParam::Int(bounds.excess),
-            SqlParam::Int(bounds.latest()),
-            SqlParam::Int(bounds.rows_max),
+            StatementParam::Int(p.into()),
+            StatementParam::Int(bounds.aged),
+            StatementParam::Int(bounds.excess),
+            StatementParam::Int(bounds.latest()),
+            StatementParam::Int(bounds.rows_max),
         ];
         let rows = self.sweeps.query(&self.options, SWEEP_FIRES, &params).await?;
         let owned = rows.first().filter(|row| row.int(0) > 0);
@@ -283,9 +297,9 @@ impl SqlDatabase for PostgresDatabase {
             seat,
             epoch,
             token,
-            SqlParam::Int(p.into()),
-            SqlParam::Int(aged),
-            SqlParam::Int(Self::SWEPT_MAX),
+            StatementParam::Int(p.into()),
+            StatementParam::Int(aged),
+            StatementParam::Int(Self::SWEPT_MAX),
         ];
         let rows = self.sweeps.query(&self.options, SWEEP_LETTERS, &params).await?;
         Ok(rows.first().filter(|row| row.int(0) > 0).map(|row| row.int(1)))

@@ -16,7 +16,7 @@ use punctual_sql::tokio_postgres::{Error, Row, Statement};
 use punctual_sql::{Reconnecting, SqlError, SqlOptions, postgres};
 
 use crate::options::SqlDurability;
-use crate::values::SqlParam;
+use crate::values::StatementParam;
 
 /// The server has become a replica, or is one.
 const READ_ONLY: &str = "25006";
@@ -112,7 +112,7 @@ impl Session {
     pub(super) async fn query(
         &self,
         text: &'static str,
-        params: &[SqlParam<'_>],
+        params: &[StatementParam<'_>],
     ) -> Result<Vec<Row>, SqlError> {
         let statement = self.statement(text).await?;
         let params: Vec<&(dyn ToSql + Sync)> =
@@ -184,7 +184,7 @@ impl SessionSlot {
         &self,
         options: &Arc<SessionOptions>,
         text: &'static str,
-        params: &[SqlParam<'_>],
+        params: &[StatementParam<'_>],
     ) -> Result<Vec<Row>, SqlError> {
         let session = self.session(options).await?;
         let guard = session.guard();

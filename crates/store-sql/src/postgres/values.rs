@@ -6,7 +6,7 @@ use bytes::BytesMut;
 use punctual_sql::tokio_postgres::Row;
 use punctual_sql::tokio_postgres::types::{FromSql, IsNull, ToSql, Type, to_sql_checked};
 
-use crate::values::{Columns, SqlId, SqlParam};
+use crate::values::{Columns, SqlId, StatementParam};
 
 type Written = Result<IsNull, Box<dyn Error + Sync + Send>>;
 
@@ -33,7 +33,7 @@ impl<'a> FromSql<'a> for SqlId {
     }
 }
 
-impl ToSql for SqlParam<'_> {
+impl ToSql for StatementParam<'_> {
     fn to_sql(&self, kind: &Type, out: &mut BytesMut) -> Written {
         match self {
             Self::Int(number) if *kind == Type::INT2 => i16::try_from(*number)?.to_sql(kind, out),

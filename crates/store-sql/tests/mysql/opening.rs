@@ -94,8 +94,8 @@ fn rights_on_the_tables_are_enough_for_a_store_that_exists() {
 fn semi_synchronous_replication_allows_the_durability_replica() {
     run(async {
         let server = MariadbServer::start(&[
-            "--rpl-semi-sync-master-enabled=ON",
-            "--rpl-semi-sync-master-timeout=3600000",
+            "--rpl_semi_sync_master_enabled=ON",
+            "--rpl_semi_sync_master_timeout=3600000",
         ]);
         let url = server.database("tasks");
         let sql = punctual_sql::SqlOptions::from_url(&url).unwrap();
