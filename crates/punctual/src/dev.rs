@@ -101,6 +101,8 @@ fn refuse_storage(settings: &Settings) -> anyhow::Result<()> {
         ("--redis-ca", settings.redis_ca.is_some()),
         ("--postgres", settings.postgres.is_some()),
         ("--postgres-ca", settings.postgres_ca.is_some()),
+        ("--mysql", settings.mysql.is_some()),
+        ("--mysql-ca", settings.mysql_ca.is_some()),
         ("--cluster", settings.cluster.is_some()),
         ("--durability", settings.durability.is_some()),
         ("--lease", settings.lease.is_some()),

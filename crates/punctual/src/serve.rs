@@ -1,5 +1,5 @@
-//! `punctual serve`: runs a broker on an embedded store, or on a Redis or PostgreSQL that
-//! several brokers share.
+//! `punctual serve`: runs a broker on an embedded store, or on a Redis, PostgreSQL or
+//! MySQL that several brokers share.
 //!
 //! Turns [`Settings`] into the configuration of a broker, opens the store, and runs the broker
 //! until SIGTERM or SIGINT. The broker itself is in `punctual-server`.
@@ -159,7 +159,7 @@ pub(crate) fn config(settings: &Settings) -> anyhow::Result<Config> {
 
 /// The configuration of a shared store; `None` for an embedded one.
 fn sharing(settings: &Settings) -> anyhow::Result<Option<Sharing>> {
-    if settings.redis.is_none() && settings.postgres.is_none() {
+    if settings.redis.is_none() && settings.postgres.is_none() && settings.mysql.is_none() {
         let alone = [
             ("cluster", settings.cluster.is_some()),
             ("lease", settings.lease.is_some()),
@@ -167,11 +167,12 @@ fn sharing(settings: &Settings) -> anyhow::Result<Option<Sharing>> {
             ("durability", settings.durability.is_some()),
             ("redis_ca", settings.redis_ca.is_some()),
             ("postgres_ca", settings.postgres_ca.is_some()),
+            ("mysql_ca", settings.mysql_ca.is_some()),
         ];
         if let Some((key, _)) = alone.iter().find(|(_, given)| *given) {
             bail!(
-                "{key} needs a shared store: give --redis redis://HOST:PORT or --postgres \
-                 postgres://USER@HOST/DATABASE too"
+                "{key} needs a shared store: give --redis redis://HOST:PORT, --postgres \
+                 postgres://USER@HOST/DATABASE or --mysql mysql://USER@HOST/DATABASE too"
             );
         }
         return Ok(None);
@@ -180,6 +181,7 @@ fn sharing(settings: &Settings) -> anyhow::Result<Option<Sharing>> {
         ("data_dir", settings.data_dir.is_some()),
         ("redis", settings.redis.is_some()),
         ("postgres", settings.postgres.is_some()),
+        ("mysql", settings.mysql.is_some()),
     ];
     let given: Vec<&str> = kinds.iter().filter(|(_, given)| *given).map(|(key, _)| *key).collect();
     if let [first, second, ..] = given[..] {
@@ -194,12 +196,15 @@ fn read_pem(path: &Path) -> anyhow::Result<Vec<u8>> {
     std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
-/// Opens the store: Redis or PostgreSQL if the settings name one, else the data directory.
+/// Opens the store: a shared one if the settings name one, else the data directory.
 async fn open_store(settings: &Settings) -> anyhow::Result<OpenedStore> {
     if settings.redis.is_some() {
         open_redis(settings).await
     } else if let Some(url) = &settings.postgres {
-        open_postgres(settings, url.reveal()).await
+        let ca = settings.postgres_ca.as_deref();
+        open_sql(settings, url.reveal(), ca, StoreLocation::Postgres).await
+    } else if let Some(url) = &settings.mysql {
+        open_sql(settings, url.reveal(), settings.mysql_ca.as_deref(), StoreLocation::Mysql).await
     } else {
         open_embedded(settings).await
     }
@@ -222,13 +227,18 @@ async fn open_redis(settings: &Settings) -> anyhow::Result<OpenedStore> {
     open_shared(StoreLocation::Redis(options), partitions, cluster).await
 }
 
-/// Opens the store in PostgreSQL. Without the setting `partitions`, an existing cluster keeps its
+/// Opens the store in a database. Without the setting `partitions`, an existing cluster keeps its
 /// own.
-async fn open_postgres(settings: &Settings, url: &str) -> anyhow::Result<OpenedStore> {
+async fn open_sql(
+    settings: &Settings,
+    url: &str,
+    ca: Option<&Path>,
+    location: fn(SqlStoreOptions) -> StoreLocation,
+) -> anyhow::Result<OpenedStore> {
     let partitions = shared_partitions(settings)?;
     let cluster = settings.cluster.as_deref().unwrap_or(CLUSTER);
     let mut sql = punctual_sql::SqlOptions::from_url(url)?;
-    if let Some(file) = settings.postgres_ca.as_deref() {
+    if let Some(file) = ca {
         sql = sql.with_authority(read_pem(file)?);
     }
     let mut options = SqlStoreOptions::new(sql, cluster, Partitions::ONE);
@@ -237,15 +247,15 @@ async fn open_postgres(settings: &Settings, url: &str) -> anyhow::Result<OpenedS
         Some(DurabilityArg::Fsync) => SqlDurability::Fsync,
         Some(DurabilityArg::Replica) => SqlDurability::Replica,
         Some(DurabilityArg::Master) => bail!(
-            "with --postgres, durability is fsync or replica; without it, PostgreSQL commits as it \
-             is configured"
+            "with --postgres and --mysql, durability is fsync or replica; without it, the database \
+             commits as it is configured"
         ),
     };
     // A call that takes longer than a part of the lease would cost the lease.
     let timeout = settings.lease.unwrap_or(LEASE) / 3;
     options.sql.statement_timeout = options.sql.statement_timeout.min(timeout);
     options.sql.connect_timeout = options.sql.connect_timeout.min(timeout);
-    open_shared(StoreLocation::Postgres(options), partitions, cluster).await
+    open_shared(location(options), partitions, cluster).await
 }
 
 /// Without the setting `partitions`, an existing cluster keeps its own number.

@@ -61,13 +61,24 @@ pub(crate) struct Settings {
     #[arg(long, env = "PUNCTUAL_POSTGRES_CA", value_name = "FILE")]
     pub(crate) postgres_ca: Option<PathBuf>,
 
-    /// Name of the cluster in Redis, or of its schema in PostgreSQL; brokers with the same name
-    /// share it [default: punctual]
+    /// MySQL or MariaDB to share with other brokers, instead of the embedded store:
+    /// `mysql://USER[:PASSWORD|:@FILE]@HOST[:PORT]/DATABASE[?sslmode=verify-full]`, or `@FILE` that
+    /// holds the URL. Several hosts are separated by commas; the one that accepts writes is used
+    #[arg(long, env = "PUNCTUAL_MYSQL", value_name = "URL", hide_env_values = true)]
+    #[serde(deserialize_with = "hidden_one")]
+    pub(crate) mysql: Option<SecretText>,
+
+    /// PEM file of the certificate authority to trust for MySQL; TLS is required with it
+    #[arg(long, env = "PUNCTUAL_MYSQL_CA", value_name = "FILE")]
+    pub(crate) mysql_ca: Option<PathBuf>,
+
+    /// Name of the cluster in Redis, of its schema in PostgreSQL, or of the beginning of its tables
+    /// in MySQL; brokers with the same name share it [default: punctual]
     #[arg(long, env = "PUNCTUAL_CLUSTER", value_name = "NAME")]
     pub(crate) cluster: Option<String>,
 
     /// What must have stored a task in a shared store before it is acknowledged [default: the
-    /// first of these; in PostgreSQL as the server is configured]
+    /// first of these; in a database as its server is configured]
     #[arg(long, env = "PUNCTUAL_DURABILITY")]
     pub(crate) durability: Option<DurabilityArg>,
 
@@ -238,6 +249,8 @@ impl Settings {
             redis_ca: self.redis_ca.or(other.redis_ca),
             postgres: self.postgres.or(other.postgres),
             postgres_ca: self.postgres_ca.or(other.postgres_ca),
+            mysql: self.mysql.or(other.mysql),
+            mysql_ca: self.mysql_ca.or(other.mysql_ca),
             cluster: self.cluster.or(other.cluster),
             durability: self.durability.or(other.durability),
             lease: self.lease.or(other.lease),

@@ -6,13 +6,14 @@
 
 #![expect(clippy::print_stderr, reason = "these commands report to a person")]
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use punctual_core::Partitions;
 use punctual_store_any::StoreLocation;
+use punctual_store_sql::SqlStoreOptions;
 use punctual_transfer::{
     ExportOptions, ExportOutput, ImportInput, ImportOptions, ImportSummary, TransferEvent,
 };
@@ -26,7 +27,8 @@ struct StoreArgs {
     #[command(flatten)]
     kind: StoreKindArgs,
 
-    /// Name of the cluster in Redis, or of its schema in PostgreSQL
+    /// Name of the cluster in Redis, of its schema in PostgreSQL, or of the beginning of its tables
+    /// in MySQL
     #[arg(long, value_name = "NAME", default_value = "punctual")]
     cluster: String,
 
@@ -37,6 +39,10 @@ struct StoreArgs {
     /// PEM file of the certificate authority to trust for PostgreSQL; TLS is required with it
     #[arg(long, value_name = "FILE")]
     postgres_ca: Option<PathBuf>,
+
+    /// PEM file of the certificate authority to trust for MySQL; TLS is required with it
+    #[arg(long, value_name = "FILE")]
+    mysql_ca: Option<PathBuf>,
 }
 
 #[derive(Debug, clap::Args)]
@@ -53,6 +59,10 @@ struct StoreKindArgs {
     /// URL of a PostgreSQL database, or a file that holds it (`@FILE`)
     #[arg(long, value_name = "URL")]
     postgres: Option<String>,
+
+    /// URL of a MySQL or MariaDB database, or a file that holds it (`@FILE`)
+    #[arg(long, value_name = "URL")]
+    mysql: Option<String>,
 }
 
 #[derive(Debug, clap::Args)]
@@ -97,14 +107,10 @@ impl StoreArgs {
             return Ok(StoreLocation::Embedded(dir.clone()));
         }
         if let Some(url) = &self.kind.postgres {
-            let mut sql = punctual_sql::SqlOptions::from_url(url)?;
-            if let Some(file) = &self.postgres_ca {
-                sql = sql.with_authority(read_certificates(file)?);
-            }
-            let mut options =
-                punctual_store_sql::SqlStoreOptions::new(sql, &self.cluster, Partitions::ONE);
-            options.sql.statement_timeout = SHARED_TIMEOUT;
-            return Ok(StoreLocation::Postgres(options));
+            return self.database(url, self.postgres_ca.as_deref()).map(StoreLocation::Postgres);
+        }
+        if let Some(url) = &self.kind.mysql {
+            return self.database(url, self.mysql_ca.as_deref()).map(StoreLocation::Mysql);
         }
         let urls = self.kind.redis.clone();
         let mut options =
@@ -115,9 +121,19 @@ impl StoreArgs {
         }
         Ok(StoreLocation::Redis(options))
     }
+
+    fn database(&self, url: &str, ca: Option<&Path>) -> anyhow::Result<SqlStoreOptions> {
+        let mut sql = punctual_sql::SqlOptions::from_url(url)?;
+        if let Some(file) = ca {
+            sql = sql.with_authority(read_certificates(file)?);
+        }
+        let mut options = SqlStoreOptions::new(sql, &self.cluster, Partitions::ONE);
+        options.sql.statement_timeout = SHARED_TIMEOUT;
+        Ok(options)
+    }
 }
 
-fn read_certificates(file: &std::path::Path) -> anyhow::Result<Vec<u8>> {
+fn read_certificates(file: &Path) -> anyhow::Result<Vec<u8>> {
     std::fs::read(file).with_context(|| format!("cannot read certificates from {}", file.display()))
 }
 

@@ -64,6 +64,11 @@ fn in_redis(redis: &TransferRedis) -> Vec<String> {
     vec!["--redis".into(), redis.url.clone(), "--cluster".into(), "shop".into()]
 }
 
+/// A database of the shared server.
+fn in_database(flag: &str, url: String) -> Vec<String> {
+    vec![flag.into(), url, "--cluster".into(), "shop".into()]
+}
+
 fn command(verb: &str, store: &[String], more: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_punctual"));
     command.arg(verb).args(store).args(more);
@@ -176,7 +181,7 @@ fn filled_store(receiver: &Receiver) -> Arc<TempDir> {
 }
 
 #[test]
-fn an_export_imported_into_redis_and_back_is_the_same() {
+fn an_export_imported_into_every_other_store_and_back_is_the_same() {
     let (receiver, redis, files) = (Receiver::start(), TransferRedis::start(), ExportFiles::new());
     let dir = filled_store(&receiver);
     let before = files.export(&in_dir(dir.path()), "before");
@@ -188,8 +193,14 @@ fn an_export_imported_into_redis_and_back_is_the_same() {
 
     succeed("import", &in_redis(&redis), &["--in", &files.text("before")]);
     assert_eq!(files.export(&in_redis(&redis), "in-redis"), before);
+    let postgres = in_database("--postgres", field::postgres::shared_database());
+    succeed("import", &postgres, &["--in", &files.text("in-redis")]);
+    assert_eq!(files.export(&postgres, "in-postgres"), before);
+    let mysql = in_database("--mysql", field::mariadb::shared_database());
+    succeed("import", &mysql, &["--in", &files.text("in-postgres")]);
+    assert_eq!(files.export(&mysql, "in-mysql"), before);
     let back = Arc::new(tempfile::tempdir().unwrap());
-    succeed("import", &in_dir(back.path()), &["--in", &files.text("in-redis")]);
+    succeed("import", &in_dir(back.path()), &["--in", &files.text("in-mysql")]);
     assert_eq!(files.export(&in_dir(back.path()), "back"), before);
 
     // A broker runs on the imported store.

@@ -67,6 +67,7 @@ impl MeteredStore {
             AnyStore::Embedded(_) => "embedded",
             AnyStore::Redis(_) => "redis",
             AnyStore::Postgres(_) => "postgres",
+            AnyStore::Mysql(_) => "mysql",
         }
     }
 

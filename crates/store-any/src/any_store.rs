@@ -14,7 +14,7 @@ use punctual_store::{
 };
 use punctual_store_embedded::EmbeddedStore;
 use punctual_store_redis::RedisStore;
-use punctual_store_sql::PostgresStore;
+use punctual_store_sql::{MysqlStore, PostgresStore};
 
 use crate::shared_store::SharedStore;
 
@@ -29,6 +29,8 @@ pub enum AnyStore {
     Redis(Arc<RedisStore>),
     /// Keeps tasks in PostgreSQL, which several brokers share.
     Postgres(Arc<PostgresStore>),
+    /// Keeps tasks in MySQL or MariaDB, which several brokers share.
+    Mysql(Arc<MysqlStore>),
 }
 
 impl AnyStore {
@@ -38,6 +40,7 @@ impl AnyStore {
         match self {
             Self::Redis(store) => Some(SharedStore::Redis(Arc::clone(store))),
             Self::Postgres(store) => Some(SharedStore::Postgres(Arc::clone(store))),
+            Self::Mysql(store) => Some(SharedStore::Mysql(Arc::clone(store))),
             Self::Memory(_) | Self::Embedded(_) => None,
         }
     }
@@ -48,6 +51,7 @@ impl AnyStore {
         match self {
             Self::Redis(store) => Some(store.cluster()),
             Self::Postgres(store) => Some(store.cluster()),
+            Self::Mysql(store) => Some(store.cluster()),
             Self::Memory(_) | Self::Embedded(_) => None,
         }
     }
@@ -62,7 +66,7 @@ impl AnyStore {
     pub async fn close(self) -> Result<(), StoreError> {
         match self {
             Self::Embedded(store) => store.close().await,
-            Self::Redis(_) | Self::Postgres(_) | Self::Memory(_) => Ok(()),
+            Self::Redis(_) | Self::Postgres(_) | Self::Mysql(_) | Self::Memory(_) => Ok(()),
         }
     }
 
@@ -84,6 +88,7 @@ impl AnyStore {
             Self::Embedded(store) => store.all_namespaces(partition),
             Self::Redis(store) => store.all_namespaces(partition).await,
             Self::Postgres(store) => store.all_namespaces(partition).await,
+            Self::Mysql(store) => store.all_namespaces(partition).await,
             Self::Memory(_) => {
                 Err(StoreError::Broken("a memory store does not list its namespaces".to_owned()))
             }
@@ -99,6 +104,7 @@ macro_rules! call {
             Self::Embedded($store) => $call,
             Self::Redis($store) => $call,
             Self::Postgres($store) => $call,
+            Self::Mysql($store) => $call,
         }
     };
 }

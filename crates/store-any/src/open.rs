@@ -10,6 +10,7 @@ use punctual_core::Partitions;
 use punctual_store::{MemoryStore, StoreError};
 use punctual_store_embedded::{EmbeddedStore, OpenReport};
 use punctual_store_redis::RedisStore;
+use punctual_store_sql::{SqlDatabase, SqlOpenError, SqlStore};
 
 use crate::AnyStore;
 
@@ -24,6 +25,8 @@ pub enum StoreLocation {
     Redis(punctual_store_redis::RedisOptions),
     /// In PostgreSQL. The number of partitions in these options is replaced, as for Redis.
     Postgres(punctual_store_sql::SqlStoreOptions),
+    /// In MySQL or MariaDB, likewise.
+    Mysql(punctual_store_sql::SqlStoreOptions),
 }
 
 /// How many partitions the caller expects.
@@ -69,11 +72,13 @@ pub enum OpenStoreError {
         /// What the Redis store reported.
         source: punctual_store_redis::RedisOpenError,
     },
-    /// PostgreSQL cannot be reached, or refuses: see the cause.
-    #[error("cannot open the cluster {cluster} in PostgreSQL")]
-    Postgres {
-        /// The name of the cluster, which is that of its schema.
+    /// The database cannot be reached, or refuses: see the cause.
+    #[error("cannot open the cluster {cluster} in {product}")]
+    Sql {
+        /// The name of the cluster.
         cluster: String,
+        /// PostgreSQL or MySQL.
+        product: &'static str,
         /// What the store reported.
         source: punctual_store_sql::SqlOpenError,
     },
@@ -103,7 +108,12 @@ pub async fn open(
         StoreLocation::Memory => open_memory(partitions),
         StoreLocation::Embedded(dir) => open_embedded(dir, partitions).await,
         StoreLocation::Redis(options) => open_redis(options, partitions).await,
-        StoreLocation::Postgres(options) => open_postgres(options, partitions).await,
+        StoreLocation::Postgres(options) => {
+            open_sql(options, partitions, |store| AnyStore::Postgres(Arc::new(store))).await
+        }
+        StoreLocation::Mysql(options) => {
+            open_sql(options, partitions, |store| AnyStore::Mysql(Arc::new(store))).await
+        }
     }
 }
 
@@ -186,37 +196,36 @@ async fn open_redis(
     })
 }
 
-async fn open_postgres(
+async fn open_sql<D: SqlDatabase>(
     mut options: punctual_store_sql::SqlStoreOptions,
     partitions: PartitionCount,
+    any: impl FnOnce(SqlStore<D>) -> AnyStore,
 ) -> Result<OpenedStore, OpenStoreError> {
-    use punctual_store_sql::{PostgresStore, SqlOpenError};
-
     let cluster = options.cluster.clone();
-    let failed = |source| OpenStoreError::Postgres { cluster: cluster.clone(), source };
+    let product = D::PRODUCT;
+    let failed = |source| OpenStoreError::Sql { cluster: cluster.clone(), product, source };
     options.partitions = match partitions {
         PartitionCount::Exactly(partitions) | PartitionCount::ExistingOr(partitions) => partitions,
         PartitionCount::Existing => {
-            let found = PostgresStore::partitions_in(&options).await.map_err(failed)?;
+            let found = SqlStore::<D>::partitions_in(&options).await.map_err(failed)?;
             found.ok_or_else(|| OpenStoreError::NoCluster { cluster: cluster.clone() })?
         }
     };
-    let opened = match PostgresStore::open(options.clone()).await {
+    let opened = match SqlStore::<D>::open(options.clone()).await {
         // Another broker may have created it a moment ago, so the answer of the server decides.
         Err(SqlOpenError::Partitions { .. })
             if matches!(partitions, PartitionCount::ExistingOr(_)) =>
         {
-            let found = PostgresStore::partitions_in(&options).await.map_err(failed)?;
+            let found = SqlStore::<D>::partitions_in(&options).await.map_err(failed)?;
             options.partitions =
                 found.ok_or_else(|| OpenStoreError::NoCluster { cluster: cluster.clone() })?;
-            PostgresStore::open(options).await
+            SqlStore::<D>::open(options).await
         }
         opened => opened,
     };
     let (store, warnings) = opened.map_err(failed)?;
     let partitions = store.partitions();
-    let store = AnyStore::Postgres(Arc::new(store));
-    Ok(OpenedStore { store, partitions, warnings, recovered: None })
+    Ok(OpenedStore { store: any(store), partitions, warnings, recovered: None })
 }
 
 fn read_partitions(made: &str) -> Result<Partitions, punctual_store_redis::RedisOpenError> {

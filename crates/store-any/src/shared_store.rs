@@ -7,7 +7,7 @@ use std::time::Duration;
 use punctual_core::{Assignment, BrokerId, Epoch, Heartbeat, Lease, Seat, Timestamp};
 use punctual_store::{LeaseStore, Members, MembershipStore, StoreError};
 use punctual_store_redis::RedisStore;
-use punctual_store_sql::PostgresStore;
+use punctual_store_sql::{MysqlStore, PostgresStore};
 
 /// A shared store of any kind. Clones are the same store.
 #[derive(Debug, Clone)]
@@ -16,6 +16,8 @@ pub enum SharedStore {
     Redis(Arc<RedisStore>),
     /// In PostgreSQL.
     Postgres(Arc<PostgresStore>),
+    /// In MySQL or MariaDB.
+    Mysql(Arc<MysqlStore>),
 }
 
 /// Calls the store of whichever kind it is.
@@ -24,6 +26,7 @@ macro_rules! call {
         match $self {
             Self::Redis($store) => $call,
             Self::Postgres($store) => $call,
+            Self::Mysql($store) => $call,
         }
     };
 }
@@ -69,12 +72,12 @@ impl SharedStore {
         call!(self, store => store.configured_servers().collect())
     }
 
-    /// Returns host and port of the servers that the store itself names. PostgreSQL names none:
+    /// Returns host and port of the servers that the store itself names. SQL databases name none:
     /// only those of the configuration are used.
     pub async fn named_servers(&self) -> Result<Vec<(String, u16)>, StoreError> {
         match self {
             Self::Redis(store) => store.named_servers().await,
-            Self::Postgres(_) => Ok(Vec::new()),
+            Self::Postgres(_) | Self::Mysql(_) => Ok(Vec::new()),
         }
     }
 }

@@ -50,7 +50,7 @@ pub(crate) enum LetterChange {
 /// The state of everything that a batch changes. Maps are ordered, so that neighbours in an index
 /// are written one after the other.
 #[derive(Debug, Default)]
-pub(crate) struct BatchRows {
+pub struct BatchRows {
     pub(crate) tasks: BTreeMap<TaskId, TaskChange>,
     pub(crate) letters: BTreeMap<FireId, LetterChange>,
     pub(crate) records: BTreeMap<FireId, FireRecord>,

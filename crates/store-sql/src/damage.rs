@@ -1,7 +1,7 @@
 //! Damaged values: what the store found in the database and cannot read.
 //!
 //! Each damaged value is logged and counted once, and named by its table and key, so that an
-//! operator finds it with `psql`.
+//! operator finds it with `psql` or `mysql`.
 
 use std::collections::HashSet;
 use std::fmt::Display;

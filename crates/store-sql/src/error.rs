@@ -3,6 +3,8 @@
 use punctual_sql::SqlError;
 use punctual_store::{Resource, StoreError};
 
+use crate::database::SqlDatabase;
+
 /// Why a store in a database could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum SqlOpenError {
@@ -14,7 +16,7 @@ pub enum SqlOpenError {
     Server(String),
     /// Use the version of Punctual that created the store, or move the tasks.
     #[error(
-        "the schema {cluster} has format {format}, and this version of Punctual reads format \
+        "the cluster {cluster} has format {format}, and this version of Punctual reads format \
          {ours}; use the version that created it, or export its tasks with that version and import \
          them into a new cluster"
     )]
@@ -46,18 +48,22 @@ pub enum SqlOpenError {
     Store(#[from] StoreError),
 }
 
-/// Disk full, of PostgreSQL.
-const DISK_FULL: &str = "53100";
-/// Codes after which the same call may succeed later: the class, or the whole code.
-const TRANSIENT: [&str; 6] = ["40", "53", "55", "57", "58", "25006"];
-/// The server has become a replica, or is one.
-pub(crate) const READ_ONLY: &str = "25006";
+/// What a caller can do after the database refused a statement.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ErrorClass {
+    /// The same call may succeed later.
+    Transient,
+    /// There is no space for more.
+    Full,
+    /// The same call fails again.
+    Final,
+}
 
 /// What an error means for a caller of the store.
-pub(crate) fn store_error(error: SqlError) -> StoreError {
+pub(crate) fn store_error<D: SqlDatabase>(error: SqlError) -> StoreError {
     let transient = match &error {
         SqlError::Unreachable { .. } | SqlError::Silent(_) | SqlError::Refused { .. } => true,
-        SqlError::Statement { code, .. } => TRANSIENT.iter().any(|known| code.starts_with(known)),
+        SqlError::Statement { code, .. } => D::classify(code) != ErrorClass::Final,
         SqlError::Options(_) | SqlError::Unexpected(_) => false,
     };
     match transient {
@@ -67,12 +73,14 @@ pub(crate) fn store_error(error: SqlError) -> StoreError {
 }
 
 /// What an error of a batch means. `grows` says whether it has new tasks.
-pub(crate) fn batch_error(error: SqlError, grows: BatchGrowth) -> StoreError {
+pub(crate) fn batch_error<D: SqlDatabase>(error: SqlError, grows: BatchGrowth) -> StoreError {
     match (&error, grows) {
-        (SqlError::Statement { code, message }, BatchGrowth::NewTasks) if code == DISK_FULL => {
+        (SqlError::Statement { code, message }, BatchGrowth::NewTasks)
+            if D::classify(code) == ErrorClass::Full =>
+        {
             StoreError::Full { resource: Resource::Disk, why: message.clone() }
         }
-        _ => store_error(error),
+        _ => store_error::<D>(error),
     }
 }
 
@@ -86,34 +94,20 @@ pub(crate) enum BatchGrowth {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn refused(code: &str) -> SqlError {
-        SqlError::Statement { code: code.to_owned(), message: "no".to_owned() }
-    }
-
-    #[test]
-    fn errors_that_pass_are_unavailable_and_others_are_broken() {
-        for (code, transient) in [
-            ("40P01", true),
-            ("53300", true),
-            ("55P03", true),
-            ("57014", true),
-            ("58030", true),
-            ("25006", true),
-            ("25P02", false),
-            ("42P01", false),
-            ("22021", false),
-        ] {
-            let unavailable = matches!(store_error(refused(code)), StoreError::Unavailable(_));
-            assert_eq!(unavailable, transient, "{code}");
-        }
-    }
+    use crate::mysql::MysqlDatabase;
+    use crate::postgres::PostgresDatabase;
 
     #[test]
     fn a_full_disk_refuses_new_tasks_and_delays_other_changes() {
-        let new = batch_error(refused(DISK_FULL), BatchGrowth::NewTasks);
-        assert!(matches!(new, StoreError::Full { .. }));
-        let other = batch_error(refused(DISK_FULL), BatchGrowth::None);
-        assert!(matches!(other, StoreError::Unavailable(_)));
+        fn check<D: SqlDatabase>(code: &str) {
+            let refused =
+                || SqlError::Statement { code: code.to_owned(), message: "no".to_owned() };
+            let new = batch_error::<D>(refused(), BatchGrowth::NewTasks);
+            assert!(matches!(new, StoreError::Full { .. }));
+            let other = batch_error::<D>(refused(), BatchGrowth::None);
+            assert!(matches!(other, StoreError::Unavailable(_)));
+        }
+        check::<PostgresDatabase>("53100");
+        check::<MysqlDatabase>("1114");
     }
 }

@@ -3,12 +3,13 @@
 use punctual_core::{Namespace, PartitionId};
 use punctual_store::{StoreError, TaskStore as _};
 
-use crate::store::PostgresStore;
+use crate::database::SqlDatabase;
+use crate::store::SqlStore;
 
 /// Namespaces of one read.
 const NAMESPACES_PAGE: usize = 1000;
 
-impl PostgresStore {
+impl<D: SqlDatabase> SqlStore<D> {
     /// Lists the namespaces of which a count is not zero in a partition.
     pub async fn all_namespaces(
         &self,
@@ -28,6 +29,6 @@ impl PostgresStore {
 
     /// Returns host and port of the servers of the options.
     pub fn configured_servers(&self) -> impl Iterator<Item = (&str, u16)> {
-        self.options.sql.hosts.iter().map(|host| (host.host.as_str(), host.port))
+        self.hosts.iter().map(|host| (host.host.as_str(), host.port))
     }
 }

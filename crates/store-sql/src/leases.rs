@@ -4,46 +4,25 @@
 use std::time::Duration;
 
 use punctual_core::{BrokerId, Epoch, Lease, Seat, Timestamp};
-use punctual_sql::tokio_postgres::Row;
 use punctual_store::{LeaseStore, StoreError, acquisition_token};
 
-use crate::postgres::values::bigint;
-use crate::store::PostgresStore;
+use crate::database::{SeatClaim, SqlDatabase, SqlRole};
+use crate::error::store_error;
+use crate::store::SqlStore;
+use crate::values::{Columns as _, StatementParam, bigint};
 
 /// The longest ttl, so that sums do not overflow: a year.
 const TTL_MAX: Duration = Duration::from_secs(365 * 86_400);
-
-const ACQUIRE: &str = "INSERT INTO seat AS s
-        (seat, epoch, token, broker, until, expires, batch, repair)
-    VALUES ($1, $2, $3, $4, $5, (extract(epoch FROM clock_timestamp()) * 1000)::bigint + $6, 0, 0)
-    ON CONFLICT (seat) DO UPDATE SET epoch = greatest(s.epoch + 1, excluded.epoch),
-        token = excluded.token, broker = excluded.broker, until = excluded.until,
-        expires = excluded.expires, batch = 0, repair = 0
-    WHERE s.broker = excluded.broker
-        OR s.expires <= (extract(epoch FROM clock_timestamp()) * 1000)::bigint
-    RETURNING epoch";
-const RENEW: &str = "UPDATE seat SET until = $4,
-        expires = (extract(epoch FROM clock_timestamp()) * 1000)::bigint + $5
-    WHERE seat = $1 AND epoch = $2 AND ($3::text = '' OR token = $3) RETURNING 1";
-const RELEASE: &str = "UPDATE seat SET until = 0, expires = 0
-    WHERE seat = $1 AND epoch = $2 AND ($3::text = '' OR token = $3)";
-const HOLDER: &str = "SELECT epoch, broker, until FROM seat WHERE seat = $1";
 
 pub(crate) fn millis(ttl: Duration) -> i64 {
     bigint(ttl.min(TTL_MAX).as_millis())
 }
 
-impl PostgresStore {
+impl<D: SqlDatabase> SqlStore<D> {
     /// Reads a lease from the columns epoch, broker, until.
-    pub(crate) fn read_lease(
-        &self,
-        seat: Seat,
-        row: &Row,
-        from: usize,
-    ) -> Result<Lease, StoreError> {
-        let (epoch, broker): (i64, String) = (row.get(from), row.get(from + 1));
-        let epoch = self.read_epoch(seat, epoch)?;
-        let until = Timestamp::try_from_millis(i128::from(row.get::<_, i64>(from + 2)));
+    pub(crate) fn read_lease(&self, seat: Seat, row: &D::Row) -> Result<Lease, StoreError> {
+        let (epoch, broker) = (self.read_epoch(seat, row.int(0))?, row.text(1));
+        let until = Timestamp::try_from_millis(i128::from(row.int(2)));
         let until = until.map_err(|_| self.damaged_seat(seat, "until is not a time"))?;
         Ok(Lease { seat, broker: BrokerId::new(&broker), epoch, until })
     }
@@ -55,11 +34,15 @@ impl PostgresStore {
 
     fn damaged_seat(&self, seat: Seat, why: &str) -> StoreError {
         let row = self.seat_row(seat).unwrap_or(-1);
-        self.damage.found("the lease", format!("table seat, seat = {row}"), why)
+        self.damage.found(
+            "the lease",
+            format!("{}, seat = {row}", self.database.table("seat")),
+            why,
+        )
     }
 }
 
-impl LeaseStore for PostgresStore {
+impl<D: SqlDatabase> LeaseStore for SqlStore<D> {
     async fn acquire(
         &self,
         seat: Seat,
@@ -70,17 +53,17 @@ impl LeaseStore for PostgresStore {
         let row = self.seat_row(seat)?;
         let until = now.after(ttl);
         let token = acquisition_token();
-        let next = i64::from(self.epochs.next_epoch(seat));
-        let rows = self
-            .seats
-            .call(
-                &self.options,
-                ACQUIRE,
-                &[&row, &next, &token, &broker.as_str(), &bigint(until.as_millis()), &millis(ttl)],
-            )
-            .await?;
-        let granted = rows.first().ok_or(StoreError::Held { seat })?;
-        let epoch = self.read_epoch(seat, granted.get(0))?;
+        let claim = SeatClaim {
+            seat: row,
+            next: self.epochs.next_epoch(seat).into(),
+            token: &token,
+            broker: broker.as_str(),
+            until: bigint(until.as_millis()),
+            ttl: millis(ttl),
+        };
+        let granted = self.database.acquire(&claim).await.map_err(store_error::<D>)?;
+        let granted = granted.ok_or(StoreError::Held { seat })?;
+        let epoch = self.read_epoch(seat, granted)?;
         self.epochs.acquire(seat, epoch, token);
         Ok(Lease { seat, broker: broker.clone(), epoch, until })
     }
@@ -93,33 +76,23 @@ impl LeaseStore for PostgresStore {
     ) -> Result<Lease, StoreError> {
         let seat = lease.seat;
         let until = now.after(ttl);
-        let (row, epoch) = (self.seat_row(seat)?, i64::from(lease.epoch.get()));
-        let token = self.epochs.token(seat, lease.epoch);
-        let rows = self
-            .seats
-            .call(
-                &self.options,
-                RENEW,
-                &[&row, &epoch, &token, &bigint(until.as_millis()), &millis(ttl)],
-            )
-            .await?;
-        match rows.is_empty() {
-            true => Err(StoreError::Held { seat }),
-            false => Ok(Lease { until, ..lease.clone() }),
+        let writer = self.writer(seat, lease.epoch)?;
+        let renewed = self.database.renew(&writer, bigint(until.as_millis()), millis(ttl)).await;
+        match renewed.map_err(store_error::<D>)? {
+            true => Ok(Lease { until, ..lease.clone() }),
+            false => Err(StoreError::Held { seat }),
         }
     }
 
     async fn release(&self, lease: &Lease) -> Result<(), StoreError> {
-        let (row, epoch) = (self.seat_row(lease.seat)?, i64::from(lease.epoch.get()));
-        let token = self.epochs.token(lease.seat, lease.epoch);
-        self.seats.call(&self.options, RELEASE, &[&row, &epoch, &token]).await?;
-        Ok(())
+        let writer = self.writer(lease.seat, lease.epoch)?;
+        self.database.release(&writer).await.map_err(store_error::<D>)
     }
 
     async fn holder(&self, seat: Seat) -> Result<Option<Lease>, StoreError> {
-        let row = self.seat_row(seat)?;
-        let rows = self.seats.call(&self.options, HOLDER, &[&row]).await?;
-        let lease = rows.first().map(|row| self.read_lease(seat, row, 0)).transpose()?;
+        let row = [StatementParam::Int(self.seat_row(seat)?.into())];
+        let rows = self.read(SqlRole::Seats, D::READS.holder, &row).await?;
+        let lease = rows.first().map(|row| self.read_lease(seat, row)).transpose()?;
         if let Some(lease) = &lease {
             self.epochs.observe(seat, lease.epoch);
         }

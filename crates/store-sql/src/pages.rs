@@ -4,14 +4,15 @@
 //! are found by the index of keys, if they are few enough to be sorted here.
 
 use punctual_core::{DeadLetter, EndKind, FireId, FireRecord, Namespace, Task, TaskId, Timestamp};
-use punctual_sql::tokio_postgres::Row;
 use punctual_store::{
     CountedNamespace, Filter, FireFilter, FirePosition, KindFilter, Page, Position, StoreError,
 };
 
-use crate::postgres::values::{SqlId, bigint, fire_columns};
+use crate::database::{SqlDatabase, SqlRole};
 use crate::read::{above, position_of, read_counts, rows_limit};
-use crate::store::PostgresStore;
+use crate::rows::kind_column;
+use crate::store::SqlStore;
+use crate::values::{Columns as _, SqlId, StatementParam, bigint, fire_columns};
 
 /// Rows of one statement of a list.
 const LISTED_MAX: usize = 1000;
@@ -23,45 +24,6 @@ const PREFIX_ROWS_MAX: usize = 2000;
 const LETTERS_MAX: usize = 1000;
 /// The largest page of namespaces.
 const NAMESPACES_MAX: usize = 1000;
-
-const LIST: &str = "(SELECT id, fire_at, scheduled, late_version, late_updated,
-            CASE WHEN ns = $7 THEN body END AS body FROM task
-        WHERE p = $1 AND id > $2 AND id < $3 AND NOT moved ORDER BY id LIMIT $8)
-    UNION ALL
-    (SELECT id, fire_at, scheduled, late_version, late_updated,
-            CASE WHEN ns = $7 THEN body END AS body FROM task
-        WHERE p = $1 AND moved AND (fire_at, id) > ($4, $5) AND fire_at < $6
-        ORDER BY fire_at, id LIMIT $8)";
-const SERIES: &str = "SELECT id, fire_at, scheduled, late_version, late_updated, body FROM task
-    WHERE p = $1 AND ns = $2 AND series AND (fire_at, id) > ($3, $4) AND fire_at < $5
-    ORDER BY fire_at, id LIMIT $6";
-const PREFIX: &str = "SELECT id, fire_at, scheduled, late_version, late_updated, body FROM task
-    WHERE p = $1 AND ns = $2 AND key >= $3 AND key < $4 LIMIT $5";
-const FIRES: &str = "SELECT one.task, one.nominal, one.record, one.ended_at
-    FROM unnest($3::smallint[]) AS kinds (kind)
-    CROSS JOIN LATERAL (SELECT task, nominal, record, ended_at FROM fire
-        WHERE p = $1 AND ns = $2 AND fire.kind = kinds.kind
-            AND (ended_at, task, nominal) < ($4, $5, $6) AND ended_at >= $7
-        ORDER BY ended_at DESC, task DESC, nominal DESC LIMIT $8) AS one";
-const PREFIX_FIRES: &str = "SELECT task, nominal, record, ended_at FROM fire
-    WHERE p = $1 AND ns = $2 AND key >= $3 AND key < $4 LIMIT $5";
-const DEAD: &str = "SELECT task, nominal, letter FROM letter
-    WHERE p = $1 AND ns = $2 AND (task, nominal) > ($3, $4) ORDER BY task, nominal LIMIT $5";
-const NAMESPACES: &str = "SELECT ns, scheduled, paused, done, dead, cancelled, dead_letters
-    FROM counts WHERE p = $1 AND ns > $2
-        AND (scheduled, paused, done, dead, cancelled, dead_letters) <> (0, 0, 0, 0, 0, 0)
-    ORDER BY ns LIMIT $3";
-
-/// The column of how a fire ended. The numbers are in the database: they never change.
-pub(crate) const fn kind_column(kind: EndKind) -> i16 {
-    match kind {
-        EndKind::Done => 0,
-        EndKind::Dead => 1,
-        EndKind::Cancelled => 2,
-        EndKind::Replaced => 3,
-        EndKind::Skipped => 4,
-    }
-}
 
 /// Returns the first value behind all that begin with a prefix; `None` if there is none.
 fn prefix_end(prefix: &str) -> Option<Vec<u8>> {
@@ -83,7 +45,7 @@ fn end_of(to: Timestamp) -> (SqlId, i64) {
     }
 }
 
-impl PostgresStore {
+impl<D: SqlDatabase> SqlStore<D> {
     pub(crate) async fn read_list(
         &self,
         p: i16,
@@ -108,13 +70,26 @@ impl PostgresStore {
         &self,
         p: i16,
         filter: &Filter,
-    ) -> Result<Option<Vec<Row>>, StoreError> {
-        let Some(end) = prefix_end(&filter.key_prefix) else { return Ok(None) };
-        let (namespace, start) =
-            (filter.namespace.as_str().as_bytes(), filter.key_prefix.as_bytes());
-        let most = bigint(PREFIX_ROWS_MAX + 1);
-        let rows =
-            self.pages.call(&self.options, PREFIX, &[&p, &namespace, &start, &end, &most]).await?;
+    ) -> Result<Option<Vec<D::Row>>, StoreError> {
+        self.keys_with_prefix(D::READS.prefix, p, &filter.namespace, &filter.key_prefix).await
+    }
+
+    async fn keys_with_prefix(
+        &self,
+        text: &'static str,
+        p: i16,
+        namespace: &Namespace,
+        prefix: &str,
+    ) -> Result<Option<Vec<D::Row>>, StoreError> {
+        let Some(end) = prefix_end(prefix) else { return Ok(None) };
+        let params = [
+            StatementParam::Int(p.into()),
+            StatementParam::Bytes(namespace.as_str().as_bytes()),
+            StatementParam::Bytes(prefix.as_bytes()),
+            StatementParam::Bytes(&end),
+            StatementParam::Int(bigint(PREFIX_ROWS_MAX + 1)),
+        ];
+        let rows = self.read(SqlRole::Pages, text, &params).await?;
         Ok((rows.len() <= PREFIX_ROWS_MAX).then_some(rows))
     }
 
@@ -136,7 +111,7 @@ impl PostgresStore {
             for row in &rows {
                 after = position_of(row, after);
                 read += 1;
-                if row.get::<_, Option<&[u8]>>(5).is_none() {
+                if row.bytes_or_null(5).is_none() {
                     continue;
                 }
                 // What is damaged is logged and counted.
@@ -157,21 +132,21 @@ impl PostgresStore {
         p: i16,
         filter: &Filter,
         after: Position,
-    ) -> Result<Vec<Row>, StoreError> {
+    ) -> Result<Vec<D::Row>, StoreError> {
         let (last, until) = end_of(filter.to);
-        let (fire_at, id) = (bigint(after.fire_at.as_millis()), SqlId::from(after.id));
-        let namespace = filter.namespace.as_str().as_bytes();
-        let most = bigint(LISTED_MAX);
-        let mut rows = self
-            .pages
-            .call(
-                &self.options,
-                LIST,
-                &[&p, &above(after), &last, &fire_at, &id, &until, &namespace, &most],
-            )
-            .await?;
-        // Two ordered ranges, each with as many rows as wanted: the first of both are complete.
-        rows.sort_by_key(|row| (row.get::<_, i64>(1), row.get::<_, SqlId>(0)));
+        let params = [
+            StatementParam::Int(p.into()),
+            StatementParam::Id(above(after)),
+            StatementParam::Id(last),
+            StatementParam::Int(bigint(after.fire_at.as_millis())),
+            StatementParam::Id(after.id.into()),
+            StatementParam::Int(until),
+            StatementParam::Bytes(filter.namespace.as_str().as_bytes()),
+            StatementParam::Int(bigint(LISTED_MAX)),
+        ];
+        let mut rows = self.read(SqlRole::Pages, D::READS.list, &params).await?;
+        // Ordered ranges, each with as many rows as wanted: the first of all are complete.
+        rows.sort_by_key(|row| (row.int(1), row.id(0)));
         rows.truncate(LISTED_MAX);
         Ok(rows)
     }
@@ -181,14 +156,20 @@ impl PostgresStore {
         p: i16,
         filter: &Filter,
         after: Position,
-    ) -> Result<Vec<Row>, StoreError> {
+    ) -> Result<Vec<D::Row>, StoreError> {
         let (_, until) = end_of(filter.to);
-        let (fire_at, id) = (bigint(after.fire_at.as_millis()), SqlId::from(after.id));
-        let namespace = filter.namespace.as_str().as_bytes();
-        let most = bigint(LISTED_MAX);
-        let params: [&(dyn punctual_sql::tokio_postgres::types::ToSql + Sync); 6] =
-            [&p, &namespace, &fire_at, &id, &until, &most];
-        self.pages.call(&self.options, SERIES, &params).await
+        let params = [
+            StatementParam::Int(p.into()),
+            StatementParam::Bytes(filter.namespace.as_str().as_bytes()),
+            StatementParam::Int(bigint(after.fire_at.as_millis())),
+            StatementParam::Id(after.id.into()),
+            StatementParam::Int(until),
+            StatementParam::Int(bigint(LISTED_MAX)),
+        ];
+        let mut rows = self.read(SqlRole::Pages, D::READS.series, &params).await?;
+        rows.sort_by_key(|row| (row.int(1), row.id(0)));
+        rows.truncate(LISTED_MAX);
+        Ok(rows)
     }
 
     pub(crate) async fn read_fires(
@@ -218,16 +199,9 @@ impl PostgresStore {
         &self,
         p: i16,
         filter: &FireFilter,
-    ) -> Result<Option<Vec<Row>>, StoreError> {
-        let Some(end) = prefix_end(&filter.key_prefix) else { return Ok(None) };
-        let (namespace, start) =
-            (filter.namespace.as_str().as_bytes(), filter.key_prefix.as_bytes());
-        let most = bigint(PREFIX_ROWS_MAX + 1);
-        let rows = self
-            .pages
-            .call(&self.options, PREFIX_FIRES, &[&p, &namespace, &start, &end, &most])
-            .await?;
-        Ok((rows.len() <= PREFIX_ROWS_MAX).then_some(rows))
+    ) -> Result<Option<Vec<D::Row>>, StoreError> {
+        let (namespace, prefix) = (&filter.namespace, &filter.key_prefix);
+        self.keys_with_prefix(D::READS.prefix_fires, p, namespace, prefix).await
     }
 
     async fn scan_fires(
@@ -241,8 +215,7 @@ impl PostgresStore {
             Some(kind) => vec![kind_column(kind)],
             None => EndKind::ALL.into_iter().map(kind_column).collect(),
         };
-        let namespace = filter.namespace.as_str().as_bytes();
-        let from = bigint(filter.from.as_millis());
+        let namespace = StatementParam::Bytes(filter.namespace.as_str().as_bytes());
         let mut below = match filter.to {
             Timestamp::MAX => (i64::MAX, SqlId(0), 0),
             to => (bigint(to.as_millis()), SqlId(0), 0),
@@ -254,18 +227,20 @@ impl PostgresStore {
         let (mut items, mut read) = (Vec::new(), 0);
         let plain = filter.label.is_none() && filter.key_prefix.is_empty();
         let wanted = if plain { limit.min(LISTED_MAX) } else { LISTED_MAX };
-        let most = bigint(wanted);
         loop {
             let (ended_at, task, nominal) = below;
-            let mut rows = self
-                .pages
-                .call(
-                    &self.options,
-                    FIRES,
-                    &[&p, &namespace, &kinds, &ended_at, &task, &nominal, &from, &most],
-                )
-                .await?;
-            let column = |row: &Row| (row.get::<_, i64>(3), row.get(0), row.get::<_, i64>(1));
+            let params = [
+                StatementParam::Int(p.into()),
+                namespace,
+                StatementParam::Kinds(&kinds),
+                StatementParam::Int(ended_at),
+                StatementParam::Id(task),
+                StatementParam::Int(nominal),
+                StatementParam::Int(bigint(filter.from.as_millis())),
+                StatementParam::Int(bigint(wanted)),
+            ];
+            let mut rows = self.read(SqlRole::Pages, D::READS.fires, &params).await?;
+            let column = |row: &D::Row| (row.int(3), row.id(0), row.int(1));
             rows.sort_by_key(|row| std::cmp::Reverse(column(row)));
             rows.truncate(wanted);
             let full = rows.len() == wanted;
@@ -294,7 +269,7 @@ impl PostgresStore {
         after: Option<FireId>,
         limit: usize,
     ) -> Result<Page<DeadLetter, FireId>, StoreError> {
-        let namespace = namespace.as_str().as_bytes();
+        let namespace = StatementParam::Bytes(namespace.as_str().as_bytes());
         let limit = limit.clamp(1, LETTERS_MAX);
         let (mut task, mut nominal) = after.map_or((SqlId(0), -1), fire_columns);
         let mut items = Vec::new();
@@ -302,12 +277,16 @@ impl PostgresStore {
         loop {
             let wanted = limit + 1 - items.len();
             let most = rows_limit(wanted, LETTERS_MAX + 1);
-            let rows = self
-                .pages
-                .call(&self.options, DEAD, &[&p, &namespace, &task, &nominal, &most])
-                .await?;
+            let params = [
+                StatementParam::Int(p.into()),
+                namespace,
+                StatementParam::Id(task),
+                StatementParam::Int(nominal),
+                StatementParam::Int(most),
+            ];
+            let rows = self.read(SqlRole::Pages, D::READS.dead, &params).await?;
             for row in &rows {
-                (task, nominal) = (row.get(0), row.get(1));
+                (task, nominal) = (row.id(0), row.int(1));
                 items.extend(self.read_letter(p, row).ok());
             }
             if items.len() > limit || rows.len() < wanted {
@@ -328,9 +307,14 @@ impl PostgresStore {
         loop {
             let wanted = limit + 1 - items.len();
             let most = rows_limit(wanted, NAMESPACES_MAX + 1);
-            let rows = self.pages.call(&self.options, NAMESPACES, &[&p, &after, &most]).await?;
+            let params = [
+                StatementParam::Int(p.into()),
+                StatementParam::Bytes(&after),
+                StatementParam::Int(most),
+            ];
+            let rows = self.read(SqlRole::Pages, D::READS.namespaces, &params).await?;
             for row in &rows {
-                after = row.get(0);
+                after = row.bytes(0).to_vec();
                 items.extend(self.read_namespace(p, row).ok());
             }
             if items.len() > limit || rows.len() < wanted {
@@ -339,13 +323,13 @@ impl PostgresStore {
         }
     }
 
-    fn read_namespace(&self, p: i16, row: &Row) -> Result<CountedNamespace, StoreError> {
-        let name: &[u8] = row.get(0);
+    fn read_namespace(&self, p: i16, row: &D::Row) -> Result<CountedNamespace, StoreError> {
+        let name = row.bytes(0);
         let read =
             std::str::from_utf8(name).ok().and_then(|name| self.interner.namespace(name).ok());
         let name = read.ok_or_else(|| {
-            let shown: String = name.iter().map(|byte| format!("{byte:02x}")).collect();
-            let place = format!("table counts, p = {p}, ns = '\\x{shown}'");
+            let (table, shown) = (self.database.table("counts"), D::show_bytes(name));
+            let place = format!("{table}, p = {p}, ns = {shown}");
             self.damage.found("the namespace", place, "it is not a name")
         })?;
         Ok(CountedNamespace { name, counts: read_counts(row, 1) })

@@ -1,5 +1,13 @@
 //! PostgreSQL: its tables and statements, and connections that have them prepared.
+//!
+//! A batch is sent in one go: `BEGIN`, the fence, at most eight statements with arrays, `COMMIT`.
 
-pub(crate) mod schema;
-pub(crate) mod session;
-pub(crate) mod values;
+mod batch;
+mod database;
+mod schema;
+mod server;
+mod session;
+mod statements;
+mod values;
+
+pub(crate) use database::PostgresDatabase;

@@ -1,44 +1,20 @@
 //! Reads of tasks, letters, records and counts that have one answer. Pages are in `pages`.
 
+use std::collections::HashMap;
+
 use punctual_core::{
     DeadLetter, FireId, FireRecord, Namespace, Task, TaskId, TaskKey, TaskState, Timestamp, Version,
 };
-use punctual_sql::tokio_postgres::Row;
 use punctual_store::codec::{self, CodecError, Decoded};
 use punctual_store::{Counts, Head, Position, StoreError};
 
 use crate::batch::LaterTime;
-use crate::postgres::values::{SqlId, bigint, fire_columns};
-use crate::store::PostgresStore;
+use crate::database::{SqlDatabase, SqlRole};
+use crate::store::SqlStore;
+use crate::values::{Columns, SqlId, StatementParam, bigint, fire_columns};
 
-/// Tasks, keys or fires of one statement.
-const ITEMS_MAX: usize = 1000;
 /// The largest number of tasks of one load statement.
 const LOADED_MAX: usize = 4096;
-
-const LOAD: &str = "(SELECT id, fire_at, scheduled, late_version, late_updated, body FROM task
-        WHERE p = $1 AND id > $2 AND id < $3 AND NOT moved AND scheduled ORDER BY id LIMIT $7)
-    UNION ALL
-    (SELECT id, fire_at, scheduled, late_version, late_updated, body FROM task
-        WHERE p = $1 AND moved AND scheduled AND (fire_at, id) > ($4, $5) AND fire_at < $6
-        ORDER BY fire_at, id LIMIT $7)";
-const GET: &str = "SELECT id, fire_at, scheduled, late_version, late_updated, body FROM task
-    WHERE p = $1 AND id = ANY($2)";
-const FIND: &str = "SELECT task.id, fire_at, scheduled, late_version, late_updated, body, named.n
-    FROM unnest($3::bytea[]) WITH ORDINALITY AS named (key, n)
-    JOIN task ON task.p = $1 AND task.ns = $2 AND task.key = named.key";
-const LETTERS: &str = "SELECT letter.task, letter.nominal, letter FROM letter
-    JOIN unnest($2::uuid[], $3::bigint[]) AS wanted (task, nominal)
-    ON letter.p = $1 AND letter.task = wanted.task AND letter.nominal = wanted.nominal";
-const HISTORY: &str = "SELECT task, nominal, record FROM fire WHERE p = $1 AND task = $2
-    ORDER BY nominal DESC LIMIT $3";
-const LAST_FIRES: &str = "SELECT last.task, last.nominal, last.record, named.n
-    FROM unnest($3::bytea[]) WITH ORDINALITY AS named (key, n)
-    CROSS JOIN LATERAL (SELECT task, nominal, record FROM fire
-        WHERE p = $1 AND ns = $2 AND key = named.key
-        ORDER BY ended_at DESC, task DESC, nominal DESC LIMIT 1) AS last";
-const COUNTS: &str = "SELECT scheduled, paused, done, dead, cancelled, dead_letters FROM counts
-    WHERE p = $1 AND ns = $2";
 
 /// The range of ids of tasks that are due at their first time, after a position: `id` is above it.
 pub(crate) fn above(after: Position) -> SqlId {
@@ -56,8 +32,8 @@ pub(crate) fn above(after: Position) -> SqlId {
     SqlId(above)
 }
 
-pub(crate) fn read_counts(row: &Row, from: usize) -> Counts {
-    let number = |index: usize| row.get::<_, i64>(from + index);
+pub(crate) fn read_counts(row: &impl Columns, from: usize) -> Counts {
+    let number = |index: usize| row.int(from + index);
     Counts {
         scheduled: number(0),
         paused: number(1),
@@ -77,23 +53,23 @@ fn time(millis: i64) -> Decoded<Timestamp> {
     time.map_err(|_| CodecError::Invalid("time"))
 }
 
-fn postponed(row: &Row, fire_at: Timestamp) -> Decoded<Option<LaterTime>> {
-    let (version, updated): (Option<i64>, Option<i64>) = (row.get(3), row.get(4));
-    let Some((version, updated)) = version.zip(updated) else { return Ok(None) };
+fn postponed(row: &impl Columns, fire_at: Timestamp) -> Decoded<Option<LaterTime>> {
+    let late = row.int_or_null(3).zip(row.int_or_null(4));
+    let Some((version, updated)) = late else { return Ok(None) };
     let number = u64::try_from(version).map_err(|_| CodecError::Invalid("version"))?;
     let (version, updated_at) = (Version::new(number), time(updated)?);
     Ok(Some(LaterTime { fire_at, version, updated_at }))
 }
 
-impl PostgresStore {
+impl<D: SqlDatabase> SqlStore<D> {
     /// Reads a task from the columns id, fire_at, scheduled, late_version, late_updated, body.
-    pub(crate) fn read_task(&self, p: i16, row: &Row) -> Result<Task, StoreError> {
+    pub(crate) fn read_task(&self, p: i16, row: &D::Row) -> Result<Task, StoreError> {
         let decode = || {
-            let id = TaskId::try_from_u128(row.get::<_, SqlId>(0).0);
+            let id = TaskId::try_from_u128(row.id(0).0);
             let id = id.map_err(|_| CodecError::Invalid("id"))?;
-            let fire_at = time(row.get(1))?;
-            let task = codec::read_body(id, fire_at, row.get(5), &self.interner)?;
-            if (task.state == TaskState::Scheduled) != row.get::<_, bool>(2) {
+            let fire_at = time(row.int(1))?;
+            let task = codec::read_body(id, fire_at, row.bytes(5), &self.interner)?;
+            if (task.state == TaskState::Scheduled) != row.flag(2) {
                 return Err(CodecError::Invalid("state"));
             }
             Ok(match postponed(row, fire_at)? {
@@ -104,17 +80,17 @@ impl PostgresStore {
         decode().map_err(|error| self.damaged_task(p, row, error))
     }
 
-    fn damaged_task(&self, p: i16, row: &Row, error: CodecError) -> StoreError {
-        let id: SqlId = row.get(0);
-        self.damage.found("the task", format!("table task, p = {p}, id = '{id}'"), error)
+    fn damaged_task(&self, p: i16, row: &D::Row, error: CodecError) -> StoreError {
+        let (table, id) = (self.database.table("task"), D::show_id(row.id(0)));
+        self.damage.found("the task", format!("{table}, p = {p}, id = {id}"), error)
     }
 
-    fn read_head(&self, p: i16, row: &Row) -> Result<Head, StoreError> {
+    fn read_head(&self, p: i16, row: &D::Row) -> Result<Head, StoreError> {
         let decode = || {
-            let id = TaskId::try_from_u128(row.get::<_, SqlId>(0).0);
+            let id = TaskId::try_from_u128(row.id(0).0);
             let id = id.map_err(|_| CodecError::Invalid("id"))?;
-            let fire_at = time(row.get(1))?;
-            let mut head = codec::read_summary(id, fire_at, row.get(5))?.head;
+            let fire_at = time(row.int(1))?;
+            let mut head = codec::read_summary(id, fire_at, row.bytes(5))?.head;
             if let Some(postponed) = postponed(row, fire_at)? {
                 head.nominal_at = fire_at;
                 head.version = postponed.version;
@@ -124,33 +100,34 @@ impl PostgresStore {
         decode().map_err(|error| self.damaged_task(p, row, error))
     }
 
+    fn fire_place(&self, table: &str, p: i16, (task, nominal): (SqlId, i64)) -> String {
+        let (table, task) = (self.database.table(table), D::show_id(task));
+        format!("{table}, p = {p}, task = {task}, nominal = {nominal}")
+    }
+
     /// Reads a record from the columns task, nominal, record.
-    pub(crate) fn read_record(&self, p: i16, row: &Row) -> Result<FireRecord, StoreError> {
-        let columns: (SqlId, i64) = (row.get(0), row.get(1));
-        let read = codec::read_record(row.get(2), &self.interner);
+    pub(crate) fn read_record(&self, p: i16, row: &D::Row) -> Result<FireRecord, StoreError> {
+        let columns = (row.id(0), row.int(1));
+        let read = codec::read_record(row.bytes(2), &self.interner);
         let read = read.and_then(|record| match fire_columns(record.fire_id) == columns {
             true => Ok(record),
             false => Err(CodecError::Invalid("fire")),
         });
         read.map_err(|error| {
-            let (task, nominal) = columns;
-            let place = format!("table fire, p = {p}, task = '{task}', nominal = {nominal}");
-            self.damage.found("the record of a fire", place, error)
+            self.damage.found("the record of a fire", self.fire_place("fire", p, columns), error)
         })
     }
 
     /// Reads a letter from the columns task, nominal, letter.
-    pub(crate) fn read_letter(&self, p: i16, row: &Row) -> Result<DeadLetter, StoreError> {
-        let columns: (SqlId, i64) = (row.get(0), row.get(1));
-        let read = codec::read_letter(row.get(2), &self.interner);
+    pub(crate) fn read_letter(&self, p: i16, row: &D::Row) -> Result<DeadLetter, StoreError> {
+        let columns = (row.id(0), row.int(1));
+        let read = codec::read_letter(row.bytes(2), &self.interner);
         let read = read.and_then(|letter| match fire_columns(letter.fire_id()) == columns {
             true => Ok(letter),
             false => Err(CodecError::Invalid("fire")),
         });
         read.map_err(|error| {
-            let (task, nominal) = columns;
-            let place = format!("table letter, p = {p}, task = '{task}', nominal = {nominal}");
-            self.damage.found("the dead letter", place, error)
+            self.damage.found("the dead letter", self.fire_place("letter", p, columns), error)
         })
     }
 
@@ -166,18 +143,18 @@ impl PostgresStore {
         let mut tasks = Vec::new();
         while tasks.len() < limit {
             let wanted = (limit - tasks.len()).min(LOADED_MAX);
-            let rows_max = rows_limit(wanted, LOADED_MAX);
-            let (fire_at, id) = (bigint(after.fire_at.as_millis()), SqlId::from(after.id));
-            let mut rows = self
-                .loads
-                .call(
-                    &self.options,
-                    LOAD,
-                    &[&p, &above(after), &end, &fire_at, &id, &until, &rows_max],
-                )
-                .await?;
-            // Two ordered ranges, each with as many rows as wanted: the first of both are complete.
-            rows.sort_by_key(|row| (row.get::<_, i64>(1), row.get::<_, SqlId>(0)));
+            let params = [
+                StatementParam::Int(p.into()),
+                StatementParam::Id(above(after)),
+                StatementParam::Id(end),
+                StatementParam::Int(bigint(after.fire_at.as_millis())),
+                StatementParam::Id(after.id.into()),
+                StatementParam::Int(until),
+                StatementParam::Int(rows_limit(wanted, LOADED_MAX)),
+            ];
+            let mut rows = self.read(SqlRole::Loads, D::READS.load, &params).await?;
+            // Ordered ranges, each with as many rows as wanted: the first of all are complete.
+            rows.sort_by_key(|row| (row.int(1), row.id(0)));
             rows.truncate(wanted);
             let full = rows.len() == wanted;
             if let Some(last) = rows.last() {
@@ -198,10 +175,11 @@ impl PostgresStore {
         ids: &[TaskId],
     ) -> Result<Vec<Option<Task>>, StoreError> {
         let mut tasks = Vec::with_capacity(ids.len());
-        for ids in ids.chunks(ITEMS_MAX) {
+        for ids in ids.chunks(D::ITEMS_MAX) {
             let wanted: Vec<SqlId> = ids.iter().map(|id| (*id).into()).collect();
-            let rows = self.lookups.call(&self.options, GET, &[&p, &wanted]).await?;
-            let mut found = std::collections::HashMap::with_capacity(rows.len());
+            let params = [StatementParam::Int(p.into()), StatementParam::Ids(&wanted)];
+            let rows = self.read(SqlRole::Lookups, D::READS.get, &params).await?;
+            let mut found = HashMap::with_capacity(rows.len());
             for row in &rows {
                 let task = self.read_task(p, row)?;
                 found.insert(task.id, task);
@@ -218,22 +196,32 @@ impl PostgresStore {
         keys: &[TaskKey],
     ) -> Result<Vec<Option<Head>>, StoreError> {
         let mut heads = Vec::with_capacity(keys.len());
-        for keys in keys.chunks(ITEMS_MAX) {
-            let named: Vec<&[u8]> = keys.iter().map(|key| key.as_str().as_bytes()).collect();
-            let namespace = namespace.as_str().as_bytes();
-            let rows = self.lookups.call(&self.options, FIND, &[&p, &namespace, &named]).await?;
-            let mut found: Vec<Option<Head>> = keys.iter().map(|_| None).collect();
+        for keys in keys.chunks(D::ITEMS_MAX) {
+            let rows = self.rows_of_keys(D::READS.find, p, namespace, keys).await?;
+            let mut found: HashMap<&[u8], Head> = HashMap::with_capacity(rows.len());
             for row in &rows {
                 let head = self.read_head(p, row)?;
-                if let Some(place) = place_of(row.get(6), &mut found)
-                    && place.as_ref().is_none_or(|other| other.id < head.id)
-                {
-                    *place = Some(head);
+                // Names are not unique in the database; the owner has named the latest task.
+                if found.get(row.bytes(6)).is_none_or(|other| other.id < head.id) {
+                    found.insert(row.bytes(6), head);
                 }
             }
-            heads.extend(found);
+            heads.extend(keys.iter().map(|key| found.get(key.as_str().as_bytes()).cloned()));
         }
         Ok(heads)
+    }
+
+    async fn rows_of_keys(
+        &self,
+        text: &'static str,
+        p: i16,
+        namespace: &Namespace,
+        keys: &[TaskKey],
+    ) -> Result<Vec<D::Row>, StoreError> {
+        let keys: Vec<&[u8]> = keys.iter().map(|key| key.as_str().as_bytes()).collect();
+        let namespace = StatementParam::Bytes(namespace.as_str().as_bytes());
+        let params = [StatementParam::Int(p.into()), namespace, StatementParam::Names(&keys)];
+        self.read(SqlRole::Lookups, text, &params).await
     }
 
     pub(crate) async fn read_letters(
@@ -242,13 +230,16 @@ impl PostgresStore {
         fire_ids: &[FireId],
     ) -> Result<Vec<Option<DeadLetter>>, StoreError> {
         let mut letters = Vec::with_capacity(fire_ids.len());
-        for fire_ids in fire_ids.chunks(ITEMS_MAX) {
+        for fire_ids in fire_ids.chunks(D::ITEMS_MAX) {
             let (tasks, nominal): (Vec<SqlId>, Vec<i64>) =
                 fire_ids.iter().map(|fire_id| fire_columns(*fire_id)).unzip();
-            let params: [&(dyn punctual_sql::tokio_postgres::types::ToSql + Sync); 3] =
-                [&p, &tasks, &nominal];
-            let rows = self.lookups.call(&self.options, LETTERS, &params).await?;
-            let mut found = std::collections::HashMap::with_capacity(rows.len());
+            let params = [
+                StatementParam::Int(p.into()),
+                StatementParam::Ids(&tasks),
+                StatementParam::Ints(&nominal),
+            ];
+            let rows = self.read(SqlRole::Lookups, D::READS.letters, &params).await?;
+            let mut found = HashMap::with_capacity(rows.len());
             for row in &rows {
                 let letter = self.read_letter(p, row)?;
                 found.insert(letter.fire_id(), letter);
@@ -264,8 +255,12 @@ impl PostgresStore {
         id: TaskId,
         limit: usize,
     ) -> Result<Vec<FireRecord>, StoreError> {
-        let (id, limit) = (SqlId::from(id), bigint(limit));
-        let rows = self.pages.call(&self.options, HISTORY, &[&p, &id, &limit]).await?;
+        let params = [
+            StatementParam::Int(p.into()),
+            StatementParam::Id(id.into()),
+            StatementParam::Int(bigint(limit)),
+        ];
+        let rows = self.read(SqlRole::Pages, D::READS.history, &params).await?;
         rows.iter().map(|row| self.read_record(p, row)).collect()
     }
 
@@ -276,19 +271,13 @@ impl PostgresStore {
         keys: &[TaskKey],
     ) -> Result<Vec<Option<FireRecord>>, StoreError> {
         let mut records = Vec::with_capacity(keys.len());
-        for keys in keys.chunks(ITEMS_MAX) {
-            let named: Vec<&[u8]> = keys.iter().map(|key| key.as_str().as_bytes()).collect();
-            let namespace = namespace.as_str().as_bytes();
-            let rows =
-                self.lookups.call(&self.options, LAST_FIRES, &[&p, &namespace, &named]).await?;
-            let mut found: Vec<Option<FireRecord>> = keys.iter().map(|_| None).collect();
+        for keys in keys.chunks(D::ITEMS_MAX) {
+            let rows = self.rows_of_keys(D::READS.last_fires, p, namespace, keys).await?;
+            let mut found: HashMap<&[u8], FireRecord> = HashMap::with_capacity(rows.len());
             for row in &rows {
-                let record = self.read_record(p, row)?;
-                if let Some(place) = place_of(row.get(3), &mut found) {
-                    *place = Some(record);
-                }
+                found.insert(row.bytes(3), self.read_record(p, row)?);
             }
-            records.extend(found);
+            records.extend(keys.iter().map(|key| found.get(key.as_str().as_bytes()).cloned()));
         }
         Ok(records)
     }
@@ -298,23 +287,18 @@ impl PostgresStore {
         p: i16,
         namespace: &Namespace,
     ) -> Result<Counts, StoreError> {
-        let namespace = namespace.as_str().as_bytes();
-        let rows = self.lookups.call(&self.options, COUNTS, &[&p, &namespace]).await?;
+        let namespace = StatementParam::Bytes(namespace.as_str().as_bytes());
+        let params = [StatementParam::Int(p.into()), namespace];
+        let rows = self.read(SqlRole::Lookups, D::READS.counts, &params).await?;
         Ok(rows.first().map(|row| read_counts(row, 0)).unwrap_or_default())
     }
 }
 
-/// Returns the place of a number that counts from 1.
-fn place_of<T>(number: i64, places: &mut [Option<T>]) -> Option<&mut Option<T>> {
-    let index = usize::try_from(number).ok()?.checked_sub(1)?;
-    places.get_mut(index)
-}
-
 /// Returns the position of a row, whether or not its task can be read. Columns that are no position
 /// leave the one before.
-pub(crate) fn position_of(row: &Row, before: Position) -> Position {
-    let id = TaskId::try_from_u128(row.get::<_, SqlId>(0).0);
-    match (id, time(row.get(1))) {
+pub(crate) fn position_of(row: &impl Columns, before: Position) -> Position {
+    let id = TaskId::try_from_u128(row.id(0).0);
+    match (id, time(row.int(1))) {
         (Ok(id), Ok(fire_at)) => Position { fire_at, id },
         (_, Ok(fire_at)) => Position { fire_at, ..before },
         _ => before,

@@ -1,6 +1,5 @@
 //! The store: the contract of tasks, passed on to the modules that do the work.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use punctual_core::{
@@ -14,8 +13,14 @@ use punctual_store::{
     TaskStore, recount_due, recount_groups,
 };
 
+use punctual_sql::SqlHost;
+
 use crate::damage::DamagedRows;
-use crate::postgres::session::{SessionOptions, SessionSlot, WriteSlot};
+use crate::database::{SqlDatabase, SqlRole};
+use crate::error::store_error;
+use crate::mysql::MysqlDatabase;
+use crate::postgres::PostgresDatabase;
+use crate::values::StatementParam;
 
 /// The largest number of pages that are read to count due tasks; a page has up to 1,000 tasks that
 /// match. Counters per minute would cost a row per task and minute.
@@ -24,42 +29,48 @@ const DUE_READS_MAX: usize = 25;
 const GROUP_READS_MAX: usize = 20;
 
 /// Tasks, leases and members in a PostgreSQL database that several brokers share.
-pub struct PostgresStore {
+pub type PostgresStore = SqlStore<PostgresDatabase>;
+/// Tasks, leases and members in a MySQL or MariaDB database that several brokers share.
+pub type MysqlStore = SqlStore<MysqlDatabase>;
+
+/// Tasks, leases and members in a database that several brokers share.
+pub struct SqlStore<D: SqlDatabase> {
     pub(crate) partitions: Partitions,
-    pub(crate) options: Arc<SessionOptions>,
-    /// Batches of several partitions are committed together if they are on several connections.
-    pub(crate) writes: Vec<WriteSlot>,
-    /// Leases and heartbeats, which must not wait behind batches.
-    pub(crate) seats: SessionSlot,
-    /// Lookups by key or id.
-    pub(crate) lookups: SessionSlot,
-    /// Tasks that become due.
-    pub(crate) loads: SessionSlot,
-    /// Pages that callers ask for.
-    pub(crate) pages: SessionSlot,
+    pub(crate) cluster: String,
+    pub(crate) hosts: Vec<SqlHost>,
+    pub(crate) database: D,
     pub(crate) epochs: EpochTracker,
     pub(crate) interner: Interner,
     pub(crate) rewinds: AtomicU64,
     pub(crate) damage: DamagedRows,
-    /// Deletions of what is past its retention.
-    pub(crate) sweeps: SessionSlot,
     /// Serializes sweeps of this process: each deletes many rows.
     pub(crate) sweeping: tokio::sync::Mutex<()>,
 }
 
-impl std::fmt::Debug for PostgresStore {
+impl<D: SqlDatabase> std::fmt::Debug for SqlStore<D> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("PostgresStore")
-            .field("cluster", &self.options.cluster)
+        f.debug_struct("SqlStore")
+            .field("product", &D::PRODUCT)
+            .field("cluster", &self.cluster)
             .finish_non_exhaustive()
     }
 }
 
-impl PostgresStore {
+impl<D: SqlDatabase> SqlStore<D> {
     /// The name of the cluster of brokers that share it.
     #[must_use]
     pub fn cluster(&self) -> &str {
-        &self.options.cluster
+        &self.cluster
+    }
+
+    /// Runs a statement that reads.
+    pub(crate) async fn read(
+        &self,
+        role: SqlRole,
+        text: &'static str,
+        params: &[StatementParam<'_>],
+    ) -> Result<Vec<D::Row>, StoreError> {
+        self.database.query(role, text, params).await.map_err(store_error::<D>)
     }
 
     /// Returns the number of partitions.
@@ -119,7 +130,7 @@ impl PostgresStore {
     }
 }
 
-impl TaskStore for PostgresStore {
+impl<D: SqlDatabase> TaskStore for SqlStore<D> {
     async fn apply(
         &self,
         partition: PartitionId,

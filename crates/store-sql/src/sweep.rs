@@ -3,59 +3,16 @@
 
 use std::time::Duration;
 
-use punctual_core::{Epoch, PartitionId, Timestamp};
+use punctual_core::{Epoch, PartitionId, Seat, Timestamp};
 use punctual_store::{Retention, StoreError, Swept};
 
-use crate::apply::Writer;
+use crate::database::{SqlDatabase, SqlRole, SweepBounds, Writer};
 use crate::error::store_error;
-use crate::postgres::values::bigint;
-use crate::store::PostgresStore;
+use crate::store::SqlStore;
+use crate::values::{Columns as _, StatementParam, bigint};
 
-/// Rows that one statement deletes: some ten milliseconds.
-const ROWS_MAX: i64 = 5000;
 /// Statements of one sweep. The next sweep deletes what is left.
 const ROUNDS_MAX: usize = 20;
-
-const SIZE: &str = "SELECT sum(history_bytes)::bigint,
-    sum(history_bytes) FILTER (WHERE seat = $1)::bigint FROM seat";
-const SWEEP_FIRES: &str = "WITH own AS (
-        SELECT seat FROM seat WHERE seat = $1 AND epoch = $2 AND ($3::text = '' OR token = $3)
-        FOR UPDATE),
-    oldest AS (
-        SELECT task, nominal, ended_at, octet_length(record) AS bytes FROM fire
-        WHERE p = $4 AND ended_at <= $7 AND EXISTS (SELECT FROM own)
-        ORDER BY ended_at LIMIT $8),
-    past AS (
-        SELECT task, nominal FROM (
-            SELECT *, sum(bytes) OVER (ORDER BY ended_at, task, nominal) - bytes AS before
-            FROM oldest) AS aged
-        WHERE ended_at <= $5 OR before < $6::bigint),
-    gone AS (
-        DELETE FROM fire USING past
-        WHERE fire.p = $4 AND fire.task = past.task AND fire.nominal = past.nominal
-        RETURNING octet_length(fire.record) AS bytes),
-    sized AS (
-        UPDATE seat SET history_bytes =
-            greatest(0, history_bytes - (SELECT coalesce(sum(bytes), 0) FROM gone)::bigint)
-        FROM own WHERE seat.seat = own.seat AND EXISTS (SELECT FROM gone) RETURNING 1)
-    SELECT (SELECT count(*) FROM own), (SELECT count(*) FROM gone),
-        (SELECT coalesce(sum(bytes), 0)::bigint FROM gone)";
-const SWEEP_LETTERS: &str = "WITH own AS (
-        SELECT seat FROM seat WHERE seat = $1 AND epoch = $2 AND ($3::text = '' OR token = $3)
-        FOR UPDATE),
-    past AS (
-        SELECT task, nominal FROM letter
-        WHERE p = $4 AND died_at <= $5 AND EXISTS (SELECT FROM own)
-        ORDER BY died_at LIMIT $6),
-    gone AS (
-        DELETE FROM letter USING past
-        WHERE letter.p = $4 AND letter.task = past.task AND letter.nominal = past.nominal
-        RETURNING ns),
-    fewer AS (SELECT ns, count(*) AS letters FROM gone GROUP BY ns),
-    counted AS (
-        UPDATE counts SET dead_letters = dead_letters - fewer.letters FROM fewer
-        WHERE counts.p = $4 AND counts.ns = fewer.ns RETURNING 1)
-    SELECT (SELECT count(*) FROM own), (SELECT count(*) FROM gone)";
 
 /// Returns the last instant that is past an age; −1 if none is.
 fn past(now: Timestamp, age: Duration) -> i64 {
@@ -63,7 +20,7 @@ fn past(now: Timestamp, age: Duration) -> i64 {
     now.as_millis().checked_sub(age).map_or(-1, bigint)
 }
 
-impl PostgresStore {
+impl<D: SqlDatabase> SqlStore<D> {
     pub(crate) async fn delete_past(
         &self,
         partition: PartitionId,
@@ -71,40 +28,21 @@ impl PostgresStore {
         retention: Retention,
         now: Timestamp,
     ) -> Result<Swept, StoreError> {
-        let writer = self.writer(partition, epoch)?;
+        let writer = self.writer(Seat::Partition(partition), epoch)?;
         let p = self.column(partition)?;
         let _one = self.sweeping.lock().await;
         let mut swept = Swept::default();
-        let mut excess = self.excess(&writer, retention.history_bytes).await?;
+        let excess = self.excess(&writer, retention.history_bytes).await?;
         let aged = past(now, retention.history_age);
+        let mut bounds = SweepBounds { aged, excess, rows_max: D::SWEPT_MAX };
         for _ in 0..ROUNDS_MAX {
-            let oldest = if excess > 0 { i64::MAX } else { aged };
-            let rows = self
-                .sweeps
-                .query(
-                    &self.options,
-                    SWEEP_FIRES,
-                    &[
-                        &writer.seat,
-                        &writer.epoch,
-                        &writer.token,
-                        &p,
-                        &aged,
-                        &excess,
-                        &oldest,
-                        &ROWS_MAX,
-                    ],
-                )
-                .await
-                .map_err(store_error)?;
-            let [own, gone, bytes] =
-                [0, 1, 2].map(|column| rows.first().map_or(0, |row| row.get::<_, i64>(column)));
-            if own == 0 {
+            let deleted = self.database.sweep_fires(&writer, p, bounds).await;
+            let Some(deleted) = deleted.map_err(store_error::<D>)? else {
                 return Err(self.fenced(&writer, partition, epoch).await);
-            }
-            swept.history += u64::try_from(gone).unwrap_or(0);
-            excess = (excess - bytes).max(0);
-            if gone < ROWS_MAX {
+            };
+            swept.history += u64::try_from(deleted.rows).unwrap_or(0);
+            bounds.excess = (bounds.excess - deleted.bytes).max(0);
+            if deleted.rows < bounds.rows_max {
                 break;
             }
         }
@@ -122,21 +60,12 @@ impl PostgresStore {
         let aged = past(now, retention.dead_age);
         let mut all = 0;
         for _ in 0..ROUNDS_MAX {
-            let rows = self
-                .sweeps
-                .call(
-                    &self.options,
-                    SWEEP_LETTERS,
-                    &[&writer.seat, &writer.epoch, &writer.token, &p, &aged, &ROWS_MAX],
-                )
-                .await?;
-            let [own, gone] =
-                [0, 1].map(|column| rows.first().map_or(0, |row| row.get::<_, i64>(column)));
-            if own == 0 {
+            let deleted = self.database.sweep_letters(writer, p, aged).await;
+            let Some(deleted) = deleted.map_err(store_error::<D>)? else {
                 return Err(self.fenced(writer, partition, epoch).await);
-            }
-            all += u64::try_from(gone).unwrap_or(0);
-            if gone < ROWS_MAX {
+            };
+            all += u64::try_from(deleted).unwrap_or(0);
+            if deleted < D::SWEPT_MAX {
                 break;
             }
         }
@@ -146,9 +75,10 @@ impl PostgresStore {
     /// Returns how many bytes of history a partition has to delete: its share of the excess of all
     /// partitions.
     async fn excess(&self, writer: &Writer, history_bytes: u64) -> Result<i64, StoreError> {
-        let rows = self.sweeps.call(&self.options, SIZE, &[&writer.seat]).await?;
+        let seat = [StatementParam::Int(writer.seat.into())];
+        let rows = self.read(SqlRole::Sweeps, D::READS.history_size, &seat).await?;
         let column = |index: usize| {
-            let number = rows.first().and_then(|row| row.get::<_, Option<i64>>(index));
+            let number = rows.first().and_then(|row| row.int_or_null(index));
             u64::try_from(number.unwrap_or(0)).unwrap_or(0)
         };
         let (total, ours) = (column(0), column(1));

@@ -16,6 +16,7 @@ use tempfile::TempDir;
 
 use crate::broker::{punctual_binary, send_signal};
 use crate::client::BrokerClient;
+use crate::mariadb::MariadbServer;
 use crate::network::TestNetwork;
 use crate::ports::free_port;
 use crate::postgres::PostgresServer;
@@ -29,7 +30,7 @@ const PORT: u16 = 7400;
 /// The timeout of a call: longer than any timeout inside a broker.
 const CALL_MAX: Duration = Duration::from_secs(8);
 
-/// Brokers and the Redis or PostgreSQL that they share.
+/// Brokers and the Redis or database that they share.
 pub struct TestCluster<R: SharedServer = RedisPair> {
     pub brokers: Vec<ClusterBroker>,
     pub redis: R,
@@ -55,6 +56,15 @@ impl SharedServer for PostgresServer {
 
     fn urls(&self) -> String {
         self.url("postgres")
+    }
+}
+
+/// The brokers use the database `tasks`, which a test creates.
+impl SharedServer for MariadbServer {
+    const FLAG: &str = "--mysql";
+
+    fn urls(&self) -> String {
+        self.url("tasks")
     }
 }
 

@@ -29,6 +29,7 @@ impl TransferStore {
             StoreLocation::Postgres(options) => {
                 format!("the cluster {} in PostgreSQL", options.cluster)
             }
+            StoreLocation::Mysql(options) => format!("the cluster {} in MySQL", options.cluster),
         };
         let OpenedStore { store, partitions, warnings, .. } = open(location, partitions).await?;
         warnings.into_iter().for_each(|warning| on_event(TransferEvent::Notice(warning)));

@@ -4,9 +4,6 @@
 //! matters: `convert_from(key, 'UTF8')` shows them. Times are milliseconds since 1970. `p` is the
 //! partition.
 
-/// The version of the tables, in `meta`. A change of them is another format.
-pub(crate) const FORMAT: &str = "1";
-
 /// Creates the tables in the schema of the search path.
 ///
 /// A task is found by its id, which begins with the time for which it was first scheduled. A task
@@ -15,7 +12,7 @@ pub(crate) const FORMAT: &str = "1";
 /// `late_updated` are those of a postponement since the body was written.
 ///
 /// Members and assignment are not durable by contract: their tables are unlogged.
-pub(crate) const TABLES: &str = "
+pub(super) const TABLES: &str = "
 CREATE TABLE meta (name text PRIMARY KEY, value text NOT NULL);
 CREATE TABLE seat (
     seat integer PRIMARY KEY,

@@ -14,17 +14,16 @@ use punctual_sql::postgres::PostgresClient;
 use punctual_sql::tokio_postgres::types::ToSql;
 use punctual_sql::tokio_postgres::{Error, Row, Statement};
 use punctual_sql::{Reconnecting, SqlError, SqlOptions, postgres};
-use punctual_store::StoreError;
 
-use crate::error::{READ_ONLY, store_error};
 use crate::options::SqlDurability;
+use crate::values::StatementParam;
 
-/// Parameters of a statement.
-pub(crate) type Params<'a> = &'a [&'a (dyn ToSql + Sync)];
+/// The server has become a replica, or is one.
+const READ_ONLY: &str = "25006";
 
 /// What a session is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum SessionRole {
+pub(super) enum SessionRole {
     /// Commits batches and leases. No statement timeout: if it ends a commit that waits for a
     /// synchronous replica, PostgreSQL reports success. Waits for locks are bounded instead.
     Write,
@@ -34,16 +33,16 @@ pub(crate) enum SessionRole {
 
 /// How the sessions of a store connect.
 #[derive(Debug)]
-pub(crate) struct SessionOptions {
-    pub(crate) sql: SqlOptions,
-    pub(crate) cluster: String,
-    pub(crate) durability: SqlDurability,
+pub(super) struct SessionOptions {
+    pub(super) sql: SqlOptions,
+    pub(super) cluster: String,
+    pub(super) durability: SqlDurability,
 }
 
 /// An open connection whose search path is the schema of the cluster.
 #[derive(Debug)]
-pub(crate) struct Session {
-    pub(crate) connection: PostgresClient,
+pub(super) struct Session {
+    pub(super) connection: PostgresClient,
     /// By their text.
     statements: Mutex<HashMap<&'static str, Statement>>,
     /// Calls in a row whose caller gave up: its deadline may be shorter than the timeout.
@@ -55,13 +54,13 @@ pub(crate) struct Session {
 const UNANSWERED_MAX: u32 = 2;
 
 /// Notes whether a call ended, or its caller gave up.
-pub(crate) struct CallGuard<'a> {
+pub(super) struct CallGuard<'a> {
     session: &'a Session,
     ended: bool,
 }
 
 impl CallGuard<'_> {
-    pub(crate) fn ended(mut self) {
+    pub(super) fn ended(mut self) {
         self.ended = true;
         self.session.unanswered.store(0, Ordering::Relaxed);
     }
@@ -85,7 +84,7 @@ impl Session {
     }
 
     /// Begins a call.
-    pub(crate) const fn guard(&self) -> CallGuard<'_> {
+    pub(super) const fn guard(&self) -> CallGuard<'_> {
         CallGuard { session: self, ended: false }
     }
 
@@ -95,7 +94,7 @@ impl Session {
     }
 
     /// Returns a prepared statement. It is prepared once per connection.
-    pub(crate) async fn statement(&self, text: &'static str) -> Result<Statement, SqlError> {
+    pub(super) async fn statement(&self, text: &'static str) -> Result<Statement, SqlError> {
         let known = self.statements().get(text).cloned();
         if let Some(statement) = known {
             return Ok(statement);
@@ -110,13 +109,15 @@ impl Session {
         self.statements.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) async fn query(
+    pub(super) async fn query(
         &self,
         text: &'static str,
-        params: Params<'_>,
+        params: &[StatementParam<'_>],
     ) -> Result<Vec<Row>, SqlError> {
         let statement = self.statement(text).await?;
-        self.connection.within(self.connection.query(&statement, params)).await
+        let params: Vec<&(dyn ToSql + Sync)> =
+            params.iter().map(|param| param as &(dyn ToSql + Sync)).collect();
+        self.connection.within(self.connection.query(&statement, &params)).await
     }
 }
 
@@ -147,17 +148,17 @@ fn setup(options: &SessionOptions, role: SessionRole) -> String {
 
 /// A session that is opened when it is needed, and again after it broke.
 #[derive(Debug)]
-pub(crate) struct SessionSlot {
+pub(super) struct SessionSlot {
     role: SessionRole,
     kept: Reconnecting<Session>,
 }
 
 impl SessionSlot {
-    pub(crate) fn new(role: SessionRole) -> Self {
+    pub(super) fn new(role: SessionRole) -> Self {
         Self { role, kept: Reconnecting::default() }
     }
 
-    pub(crate) async fn session(
+    pub(super) async fn session(
         &self,
         options: &Arc<SessionOptions>,
     ) -> Result<Arc<Session>, SqlError> {
@@ -171,7 +172,7 @@ impl SessionSlot {
     }
 
     /// Forgets the session if the error shows that it is unusable.
-    pub(crate) fn failed(&self, session: &Arc<Session>, error: &SqlError) {
+    pub(super) fn failed(&self, session: &Arc<Session>, error: &SqlError) {
         let closed = session.connection.is_closed();
         if closed || error.breaks_connection() || error.code() == Some(READ_ONLY) {
             self.kept.lost(session);
@@ -179,11 +180,11 @@ impl SessionSlot {
     }
 
     /// Runs one statement.
-    pub(crate) async fn query(
+    pub(super) async fn query(
         &self,
         options: &Arc<SessionOptions>,
         text: &'static str,
-        params: Params<'_>,
+        params: &[StatementParam<'_>],
     ) -> Result<Vec<Row>, SqlError> {
         let session = self.session(options).await?;
         let guard = session.guard();
@@ -194,31 +195,21 @@ impl SessionSlot {
         }
         rows
     }
-
-    /// Runs one statement for a method of the store.
-    pub(crate) async fn call(
-        &self,
-        options: &Arc<SessionOptions>,
-        text: &'static str,
-        params: Params<'_>,
-    ) -> Result<Vec<Row>, StoreError> {
-        self.query(options, text, params).await.map_err(store_error)
-    }
 }
 
 /// A connection for batches, which one batch at a time uses: the statements of two must not mix.
 #[derive(Debug)]
-pub(crate) struct WriteSlot {
-    pub(crate) slot: SessionSlot,
-    pub(crate) turn: tokio::sync::Mutex<()>,
+pub(super) struct WriteSlot {
+    pub(super) slot: SessionSlot,
+    pub(super) turn: tokio::sync::Mutex<()>,
 }
 
 /// A future that yields the result of one statement.
-pub(crate) type Pending<'a> = Pin<Box<dyn Future<Output = Result<u64, Error>> + Send + 'a>>;
+pub(super) type Pending<'a> = Pin<Box<dyn Future<Output = Result<u64, Error>> + Send + 'a>>;
 
 /// Sends statements in one go, in their order, and waits for all of them. The first error counts:
 /// the others follow from it.
-pub(crate) async fn all_in_order(mut statements: Vec<Pending<'_>>) -> Result<(), Error> {
+pub(super) async fn all_in_order(mut statements: Vec<Pending<'_>>) -> Result<(), Error> {
     let mut results: Vec<Option<Result<u64, Error>>> = statements.iter().map(|_| None).collect();
     poll_fn(|context| {
         // Each is sent when it is polled first.

@@ -1,23 +1,17 @@
-//! Values of columns: ids as `uuid`, which PostgreSQL orders by their bytes, as Punctual does.
+//! Values of columns: ids are `uuid`, which PostgreSQL orders by their bytes, as Punctual does.
 
 use std::error::Error;
 
 use bytes::BytesMut;
-use punctual_core::{FireId, TaskId};
+use punctual_sql::tokio_postgres::Row;
 use punctual_sql::tokio_postgres::types::{FromSql, IsNull, ToSql, Type, to_sql_checked};
 
-/// The id of a task as a `uuid`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct SqlId(pub(crate) u128);
+use crate::values::{Columns, SqlId, StatementParam};
 
-impl From<TaskId> for SqlId {
-    fn from(id: TaskId) -> Self {
-        Self(id.as_u128())
-    }
-}
+type Written = Result<IsNull, Box<dyn Error + Sync + Send>>;
 
 impl ToSql for SqlId {
-    fn to_sql(&self, _: &Type, out: &mut BytesMut) -> Result<IsNull, Box<dyn Error + Sync + Send>> {
+    fn to_sql(&self, _: &Type, out: &mut BytesMut) -> Written {
         out.extend_from_slice(&self.0.to_be_bytes());
         Ok(IsNull::No)
     }
@@ -39,24 +33,65 @@ impl<'a> FromSql<'a> for SqlId {
     }
 }
 
-/// Shows an id as `psql` reads it.
-impl std::fmt::Display for SqlId {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let text = format!("{:032x}", self.0);
-        let (a, rest) = text.split_at(8);
-        let (b, rest) = rest.split_at(4);
-        let (c, rest) = rest.split_at(4);
-        let (d, e) = rest.split_at(4);
-        write!(formatter, "{a}-{b}-{c}-{d}-{e}")
+impl ToSql for StatementParam<'_> {
+    fn to_sql(&self, kind: &Type, out: &mut BytesMut) -> Written {
+        match self {
+            Self::Int(number) if *kind == Type::INT2 => i16::try_from(*number)?.to_sql(kind, out),
+            Self::Int(number) if *kind == Type::INT4 => i32::try_from(*number)?.to_sql(kind, out),
+            Self::Int(number) => number.to_sql(kind, out),
+            Self::Text(text) => text.to_sql(kind, out),
+            Self::Bytes(bytes) => bytes.to_sql(kind, out),
+            Self::Id(id) => id.to_sql(kind, out),
+            Self::Ids(ids) => ids.to_sql(kind, out),
+            Self::Ints(numbers) => numbers.to_sql(kind, out),
+            Self::Kinds(kinds) => kinds.to_sql(kind, out),
+            Self::Names(names) => names.to_sql(kind, out),
+        }
+    }
+
+    fn accepts(_: &Type) -> bool {
+        true
+    }
+
+    to_sql_checked!();
+}
+
+impl Columns for Row {
+    fn int(&self, column: usize) -> i64 {
+        self.get(column)
+    }
+
+    fn int_or_null(&self, column: usize) -> Option<i64> {
+        self.get(column)
+    }
+
+    fn flag(&self, column: usize) -> bool {
+        self.get(column)
+    }
+
+    fn id(&self, column: usize) -> SqlId {
+        self.get(column)
+    }
+
+    fn bytes(&self, column: usize) -> &[u8] {
+        self.get(column)
+    }
+
+    fn bytes_or_null(&self, column: usize) -> Option<&[u8]> {
+        self.get(column)
+    }
+
+    fn text(&self, column: usize) -> String {
+        self.get(column)
     }
 }
 
-/// Times and numbers are `bigint`; none of them reaches 2^63.
-pub(crate) fn bigint(number: impl TryInto<i64>) -> i64 {
-    number.try_into().unwrap_or(i64::MAX)
-}
-
-/// Returns the two columns of a fire.
-pub(crate) fn fire_columns(fire_id: FireId) -> (SqlId, i64) {
-    (fire_id.task.into(), bigint(fire_id.nominal_at.as_millis()))
+/// Shows an id as `psql` reads it.
+pub(super) fn uuid(id: SqlId) -> String {
+    let text = format!("{id:x}");
+    let (a, rest) = text.split_at(8);
+    let (b, rest) = rest.split_at(4);
+    let (c, rest) = rest.split_at(4);
+    let (d, e) = rest.split_at(4);
+    format!("{a}-{b}-{c}-{d}-{e}")
 }

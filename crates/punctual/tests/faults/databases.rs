@@ -1,10 +1,12 @@
-//! Brokers that share a PostgreSQL: a broker and the database are killed, and the database hangs.
+//! Brokers that share a PostgreSQL or a MariaDB: a broker and the database are killed, and the
+//! database hangs.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use punctual_test_support::cluster::SharedServer;
 use punctual_test_support::{
-    PostgresServer, TestCluster, WebhookReceiver, eventually, now_millis, pause,
+    MariadbServer, PostgresServer, TestCluster, WebhookReceiver, eventually, now_millis, pause,
 };
 use serde_json::json;
 
@@ -12,9 +14,53 @@ const TASKS: u64 = 400;
 /// Over which time the tasks are due, in milliseconds.
 const SPAN_MS: u64 = 12_000;
 
+/// A database that can be out of order.
+trait FaultyDatabase: SharedServer {
+    fn kill(&mut self);
+    fn start_again(&mut self);
+    fn suspend(&self);
+    fn resume(&self);
+}
+
+macro_rules! faulty {
+    ($server:ty) => {
+        impl FaultyDatabase for $server {
+            fn kill(&mut self) {
+                self.kill();
+            }
+            fn start_again(&mut self) {
+                self.start_again();
+            }
+            fn suspend(&self) {
+                self.suspend();
+            }
+            fn resume(&self) {
+                self.resume();
+            }
+        }
+    };
+}
+
+faulty!(PostgresServer);
+faulty!(MariadbServer);
+
+fn mariadb() -> MariadbServer {
+    let server = MariadbServer::start(&[]);
+    server.database("tasks");
+    server
+}
+
 #[test]
-fn every_task_fires_through_kills_of_the_leader_and_of_the_database_and_a_hang() {
-    let server = PostgresServer::start(&[]);
+fn every_task_fires_through_kills_of_the_leader_and_of_postgres_and_a_hang() {
+    fires_through_kills_and_a_hang(PostgresServer::start(&[]));
+}
+
+#[test]
+fn every_task_fires_through_kills_of_the_leader_and_of_mariadb_and_a_hang() {
+    fires_through_kills_and_a_hang(mariadb());
+}
+
+fn fires_through_kills_and_a_hang(server: impl FaultyDatabase) {
     let flags = ["--partitions", "6", "--allow-private-targets"];
     let mut cluster = TestCluster::over(server, 3, &flags, None);
     let receiver = WebhookReceiver::start();

@@ -1,0 +1,140 @@
+//! Outages: the database is killed and hangs, connections and locks are lost.
+
+use std::time::Duration;
+
+use punctual_core::{BrokerId, Epoch, PartitionId, Partitions, Seat};
+use punctual_sql::SqlOptions;
+use punctual_sql::mysql;
+use punctual_sql::mysql_async::prelude::Queryable as _;
+use punctual_store::conformance::fixtures::{NOW, TTL, at, id, partition, task};
+use punctual_store::conformance::run;
+use punctual_store::{Batch, BatchNo, Change, LeaseStore, Position, StoreError, TaskStore};
+use punctual_store_sql::{MysqlStore, SqlStoreOptions};
+use punctual_test_support::MariadbServer;
+use punctual_test_support::mariadb::shared_database;
+
+const TIMEOUT: Duration = Duration::from_millis(500);
+/// Attempts before a test fails: each takes up to a timeout and a pause.
+const ATTEMPTS_MAX: usize = 60;
+
+fn options(url: &str) -> SqlStoreOptions {
+    let sql = SqlOptions::from_url(url).unwrap();
+    let mut options = SqlStoreOptions::new(sql, "shop", Partitions::ONE);
+    options.sql.statement_timeout = TIMEOUT;
+    options.sql.connect_timeout = TIMEOUT;
+    options
+}
+
+/// Opens a store without the short timeouts: a new server is slow at first.
+async fn open(url: &str) -> (MysqlStore, Epoch) {
+    let mut first = options(url);
+    first.sql.statement_timeout = Duration::from_secs(20);
+    drop(MysqlStore::open(first).await.unwrap());
+    let (store, _) = MysqlStore::open(options(url)).await.unwrap();
+    let seat = Seat::Partition(PartitionId::FIRST);
+    let lease = store.acquire(seat, &BrokerId::new("a:1"), TTL, NOW).await.unwrap();
+    (store, lease.epoch)
+}
+
+fn batch(epoch: Epoch, number: u64) -> Batch {
+    let task = task(id(at(10), partition(0), epoch, number)).build();
+    Batch::new(BatchNo::new(number), vec![Change::Put(task)])
+}
+
+/// Sends a batch until the store has it, as an owner does.
+async fn write(store: &MysqlStore, epoch: Epoch, number: u64) {
+    for _ in 0..ATTEMPTS_MAX {
+        match store.apply(partition(0), epoch, batch(epoch, number)).await {
+            Ok(()) => return,
+            Err(StoreError::Unavailable(_)) => {}
+            Err(other) => panic!("batch {number}: {other}"),
+        }
+    }
+    panic!("batch {number} was never made");
+}
+
+async fn loaded(store: &MysqlStore) -> usize {
+    for _ in 0..ATTEMPTS_MAX {
+        match store.load(partition(0), Position::START, at(100), 1000).await {
+            Ok(tasks) => return tasks.len(),
+            Err(StoreError::Unavailable(_)) => {}
+            Err(other) => panic!("{other}"),
+        }
+    }
+    panic!("the store never answered");
+}
+
+#[test]
+fn a_batch_is_made_once_through_kills_and_hangs_of_the_server() {
+    run(async {
+        let mut server = MariadbServer::start(&[]);
+        let (store, epoch) = open(&server.database("tasks")).await;
+        let mut number = 0;
+        for round in 0..3 {
+            number += 1;
+            write(&store, epoch, number).await;
+            if round % 2 == 0 {
+                server.kill();
+                let down = store.apply(partition(0), epoch, batch(epoch, number + 1)).await;
+                assert!(matches!(down, Err(StoreError::Unavailable(_))), "{down:?}");
+                server.start_again();
+            } else {
+                server.suspend();
+                let hung = store.apply(partition(0), epoch, batch(epoch, number + 1)).await;
+                assert!(matches!(hung, Err(StoreError::Unavailable(_))), "{hung:?}");
+                server.resume();
+            }
+            number += 1;
+            write(&store, epoch, number).await;
+        }
+        assert_eq!(loaded(&store).await, 6);
+        assert_eq!(store.rewinds(), 0);
+    });
+}
+
+#[test]
+fn a_seat_that_is_locked_delays_a_batch_which_is_then_made_once() {
+    run(async {
+        let url = shared_database();
+        let (store, epoch) = open(&url).await;
+        write(&store, epoch, 1).await;
+        let mut other = mysql::connect(&SqlOptions::from_url(&url).unwrap()).await.unwrap();
+        other.query_drop("START TRANSACTION").await.unwrap();
+        other.query_drop("SELECT * FROM shop_seat FOR UPDATE").await.unwrap();
+        let locked = store.apply(partition(0), epoch, batch(epoch, 2)).await;
+        assert!(matches!(locked, Err(StoreError::Unavailable(_))), "{locked:?}");
+        assert_eq!(loaded(&store).await, 1, "reads do not wait for locks");
+        other.query_drop("ROLLBACK").await.unwrap();
+        write(&store, epoch, 2).await;
+        assert_eq!(loaded(&store).await, 2);
+    });
+}
+
+#[test]
+fn a_batch_that_fails_in_the_middle_changes_nothing_and_a_killed_connection_is_replaced() {
+    run(async {
+        let url = shared_database();
+        let (store, epoch) = open(&url).await;
+        write(&store, epoch, 1).await;
+        let mut admin = mysql::connect(&SqlOptions::from_url(&url).unwrap()).await.unwrap();
+        // The task is inserted, and then the counts cannot be moved.
+        admin.query_drop("RENAME TABLE shop_counts TO other").await.unwrap();
+        let broken = store.apply(partition(0), epoch, batch(epoch, 2)).await;
+        assert!(matches!(broken, Err(StoreError::Broken(_))), "{broken:?}");
+        admin.query_drop("RENAME TABLE other TO shop_counts").await.unwrap();
+        assert_eq!(loaded(&store).await, 1);
+        // The next transaction on the same connection does not commit what was left.
+        write(&store, epoch, 2).await;
+        assert_eq!(loaded(&store).await, 2);
+        let ids = "SELECT id FROM information_schema.processlist \
+             WHERE db = DATABASE() AND id <> CONNECTION_ID()";
+        let ids: Vec<u64> = admin.query(ids).await.unwrap();
+        assert!(!ids.is_empty());
+        for id in ids {
+            // A connection may have ended by itself.
+            let _ = admin.query_drop(format!("KILL CONNECTION {id}")).await;
+        }
+        write(&store, epoch, 3).await;
+        assert_eq!(loaded(&store).await, 3);
+    });
+}
