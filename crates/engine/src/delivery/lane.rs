@@ -53,7 +53,7 @@ enum LaneTarget {
     Origin(Box<str>),
     Queue(Queue),
     Mail,
-    /// A connection, and the statement, topic or stream at its other side.
+    /// A connection, and what has a lane of its own at its other side.
     Sink(ConnectionName, Box<str>),
 }
 
@@ -63,7 +63,8 @@ impl LaneId {
             Target::Queue(queue) => LaneTarget::Queue(queue.clone()),
             Target::Http(http) => LaneTarget::Origin(http.origin().into()),
             Target::Mail(_) => LaneTarget::Mail,
-            Target::Sink(sink) => LaneTarget::Sink(sink.connection.clone(), sink.place().into()),
+            Target::Sink(sink) => LaneTarget::Sink(sink.connection.clone(), sink.lane().into()),
+            Target::Grpc(grpc) => LaneTarget::Origin(grpc.origin().into()),
         };
         Self { namespace: definition.namespace.clone(), target }
     }
@@ -83,8 +84,9 @@ impl LaneId {
             (LaneTarget::Queue(queue), Target::Queue(other)) => queue == other,
             (LaneTarget::Origin(origin), Target::Http(http)) => **origin == *http.origin(),
             (LaneTarget::Mail, Target::Mail(_)) => true,
-            (LaneTarget::Sink(connection, place), Target::Sink(sink)) => {
-                *connection == sink.connection && **place == *sink.place()
+            (LaneTarget::Origin(origin), Target::Grpc(grpc)) => **origin == *grpc.origin(),
+            (LaneTarget::Sink(connection, lane), Target::Sink(sink)) => {
+                *connection == sink.connection && **lane == *sink.lane()
             }
             _ => false,
         }
