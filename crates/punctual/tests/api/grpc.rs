@@ -170,7 +170,9 @@ async fn a_call_repeated_with_its_idempotency_key_creates_nothing_more_whatever_
     let broker = TestBroker::start(&[]);
     let channel = tonic::transport::Endpoint::from_shared(format!("http://{}", broker.address));
     let mut tasks = TasksClient::new(channel.unwrap().connect().await.unwrap());
-    let map = |name: &str| (0..12).map(|number| (format!("{name}-{number}"), number.to_string()));
+    let map = |name: &'static str| {
+        (0..12).map(move |number| (format!("{name}-{number}"), number.to_string()))
+    };
     let http = v1::HttpTarget {
         url: "http://127.0.0.1:9/".to_owned(),
         headers: map("x").collect(),
