@@ -48,7 +48,8 @@ fn a_reader_sees_all_rows_of_a_checkpoint_or_none() {
     assert_eq!(counts.last(), Some(&i64::try_from(HOURS).unwrap()));
 }
 
-/// Reads the count of the first namespace all the time. Notes each that differs from the one before.
+/// Reads the count of the first namespace all the time, and notes each that differs from the one
+/// before.
 async fn read_until(store: Arc<EmbeddedStore>, is_over: Arc<AtomicBool>, counts: &mut Vec<i64>) {
     let bounds = [at(0), at(3600 * (HOURS + 1))].map(DueMinute::of);
     let steps = DueSteps::new(bounds.to_vec()).unwrap();
