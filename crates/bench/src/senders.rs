@@ -6,23 +6,39 @@ use anyhow::Context as _;
 
 use crate::clock::BenchTimer;
 
-/// Until when senders send. Each has its own copy, and sends once at least: on a busy machine, the
-/// time may be over before it is connected.
+/// Until when senders send.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SendTime {
     timer: BenchTimer,
     length: Duration,
-    asked: bool,
 }
 
 impl SendTime {
     pub(crate) fn start(length: Duration) -> Self {
-        Self { timer: BenchTimer::start(), length, asked: false }
+        Self { timer: BenchTimer::start(), length }
     }
 
-    /// Whether the time is over. Not when it is asked for the first time.
-    pub(crate) fn is_over(&mut self) -> bool {
-        std::mem::replace(&mut self.asked, true) && self.timer.elapsed() >= self.length
+    fn is_over(&self) -> bool {
+        self.timer.elapsed() >= self.length
+    }
+
+    pub(crate) const fn requests(self) -> RequestLimit {
+        RequestLimit { time: self, begun: false }
+    }
+}
+
+/// Whether a sender sends another request: the first one always, so that a short time on a busy
+/// machine, which is over before the connection is open, does not measure nothing.
+#[derive(Debug)]
+pub(crate) struct RequestLimit {
+    time: SendTime,
+    begun: bool,
+}
+
+impl RequestLimit {
+    pub(crate) fn another(&mut self) -> bool {
+        let begun = std::mem::replace(&mut self.begun, true);
+        !begun || !self.time.is_over()
     }
 }
 

@@ -197,7 +197,9 @@ impl Catalog {
     }
 
     /// Adds the due counts of a namespace to steps. Returns the generation after that of the last
-    /// checkpoint that is in them; `None` before the first one.
+    /// checkpoint whose differences these counts have; `None` before the first one.
+    ///
+    /// Both are read from one snapshot: other reads see a part of a batch that is being committed.
     pub(crate) fn add_due(
         &self,
         partition: PartitionId,
@@ -205,10 +207,7 @@ impl Catalog {
         steps: &DueSteps,
         sums: &mut [i64],
     ) -> Result<Option<Generation>, StorageFault> {
-        // Without a snapshot, reads see rows of a batch while it is being committed.
         let snapshot = self.database.snapshot();
-        let meta = snapshot.get(&self.rest, META)?;
-        let meta = meta.map(|row| CatalogMeta::read(&row).reading("meta")).transpose()?;
         let [first, end] = [steps.first().hour(), steps.end().hour()];
         let keys = [first, end].map(|hour| hour_key(partition, namespace, hour));
         let [first, end] = keys;
@@ -225,6 +224,8 @@ impl Catalog {
                 }
             }
         }
+        let row = snapshot.get(&self.rest, META)?;
+        let meta = row.map(|row| CatalogMeta::read(&row).reading("meta")).transpose()?;
         Ok(meta.map(|meta| meta.generation))
     }
 

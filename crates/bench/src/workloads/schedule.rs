@@ -76,7 +76,6 @@ async fn measure(
     let time = SendTime::start(bench.length);
     let sender = |_| {
         let (address, client) = (bench.broker.address.clone(), client.clone());
-        let mut time = time;
         async move {
             match mode {
                 SendMode::Client => call(&client, time).await,
@@ -84,7 +83,8 @@ async fn measure(
                 SendMode::HttpBatch => http_batch(&address, time).await,
                 SendMode::Grpc => grpc(&address, time).await,
                 SendMode::GrpcBatch => {
-                    let next = move || (!time.is_over()).then(random_batch);
+                    let mut requests = time.requests();
+                    let next = move || requests.another().then(random_batch);
                     send_batches(&address, shape.in_flight(), next).await
                 }
             }
@@ -95,18 +95,21 @@ async fn measure(
 
 async fn measure_redis(
     redis: &BenchRedis,
-    mut time: SendTime,
+    time: SendTime,
     shape: SendShape,
 ) -> anyhow::Result<TurnResult> {
     let turn = TurnTimer::start(redis.pid());
     let (target, tasks) = (redis.target(), shape.batch_tasks());
-    let next = move || {
-        (!time.is_over()).then(|| {
-            let first = take_numbers(tasks);
-            (first..first + tasks).map(|n| RedisTask::unnamed(n, random_due(n))).collect()
-        })
+    let sender = |_| {
+        let mut requests = time.requests();
+        let next = move || {
+            requests.another().then(|| {
+                let first = take_numbers(tasks);
+                (first..first + tasks).map(|n| RedisTask::unnamed(n, random_due(n))).collect()
+            })
+        };
+        work::send(target, RedisVerb::Schedule, shape.in_flight(), next)
     };
-    let sender = |_| work::send(target, RedisVerb::Schedule, shape.in_flight(), next);
     Ok(turn.finish(senders::run(shape.senders(), sender).await?))
 }
 
@@ -119,10 +122,11 @@ fn random_batch() -> ScheduleBatch {
     batch(take_numbers(BATCH), random_due)
 }
 
-async fn call(client: &Client, mut time: SendTime) -> anyhow::Result<u64> {
+async fn call(client: &Client, time: SendTime) -> anyhow::Result<u64> {
     let namespace = client.namespace(NAMESPACE);
     let mut done = 0;
-    while !time.is_over() {
+    let mut requests = time.requests();
+    while requests.another() {
         let number = take_numbers(1);
         let due = Timestamp::from_millis(random_due(number));
         let task = namespace.task().at(due).queue(QUEUE).payload(payload(number), "");
@@ -132,11 +136,12 @@ async fn call(client: &Client, mut time: SendTime) -> anyhow::Result<u64> {
     Ok(done)
 }
 
-async fn http(address: &str, mut time: SendTime) -> anyhow::Result<u64> {
+async fn http(address: &str, time: SendTime) -> anyhow::Result<u64> {
     let mut connection = HttpConnection::connect(address).await?;
     let path = format!("/v1/{NAMESPACE}/tasks");
     let mut done = 0;
-    while !time.is_over() {
+    let mut requests = time.requests();
+    while requests.another() {
         let number = take_numbers(1);
         let body = task_json(number, random_due(number));
         let (status, answer) =
@@ -147,11 +152,12 @@ async fn http(address: &str, mut time: SendTime) -> anyhow::Result<u64> {
     Ok(done)
 }
 
-async fn http_batch(address: &str, mut time: SendTime) -> anyhow::Result<u64> {
+async fn http_batch(address: &str, time: SendTime) -> anyhow::Result<u64> {
     let mut connection = HttpConnection::connect(address).await?;
     let path = format!("/v1/{NAMESPACE}/tasks");
     let mut done = 0;
-    while !time.is_over() {
+    let mut requests = time.requests();
+    while requests.another() {
         let first = take_numbers(BATCH);
         let lines: Vec<_> = (first..first + BATCH).map(|n| task_json(n, random_due(n))).collect();
         let body = lines.join("\n");
@@ -163,10 +169,11 @@ async fn http_batch(address: &str, mut time: SendTime) -> anyhow::Result<u64> {
     Ok(done)
 }
 
-async fn grpc(address: &str, mut time: SendTime) -> anyhow::Result<u64> {
+async fn grpc(address: &str, time: SendTime) -> anyhow::Result<u64> {
     let mut tasks = tasks(channel(address).await?);
     let mut done = 0;
-    while !time.is_over() {
+    let mut requests = time.requests();
+    while requests.another() {
         let number = take_numbers(1);
         let request = ScheduleRequest {
             namespace: NAMESPACE.to_owned(),

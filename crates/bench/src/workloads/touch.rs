@@ -118,12 +118,13 @@ async fn touch(
     touched: TouchSubject,
     mode: TouchMode,
     mut keys: TouchedKeys,
-    mut time: SendTime,
+    time: SendTime,
 ) -> anyhow::Result<u64> {
     let mut http = HttpConnection::connect(&address).await?;
     let mut tasks = tasks(channel(&address).await?);
     let mut done = 0;
-    while !time.is_over() {
+    let mut requests = time.requests();
+    while requests.another() {
         let names: Vec<_> = keys.take().into_iter().map(key).collect();
         let wanted = names.len() as u64;
         let touched = match mode {
@@ -180,9 +181,10 @@ async fn touch_redis(
     let turn = TurnTimer::start(redis.pid());
     let target = redis.target();
     let sender = |sender| {
-        let (mut keys, mut time) = (TouchedKeys::new(keys, shape, sender), time);
+        let mut keys = TouchedKeys::new(keys, shape, sender);
+        let mut requests = time.requests();
         let next =
-            move || (!time.is_over()).then(|| keys.take().into_iter().map(redis_task).collect());
+            move || requests.another().then(|| keys.take().into_iter().map(redis_task).collect());
         work::send(target, RedisVerb::Touch, shape.in_flight(), next)
     };
     Ok(turn.finish(senders::run(shape.senders(), sender).await?))

@@ -1,66 +1,51 @@
-//! Due counts while a checkpoint writes them: rows and memory are never counted both.
+//! Due counts that are read while a checkpoint moves them from memory to the catalog.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use punctual_core::{Partitions, Seat};
-use punctual_store::conformance::fixtures::{NOW, TTL, at, broker, id, namespace, partition, task};
+use punctual_core::Partitions;
+use punctual_store::conformance::fixtures::at;
+use punctual_store::conformance::owner::TestOwner;
 use punctual_store::conformance::run;
-use punctual_store::{Batch, BatchNo, Change, DueMinute, DueSteps, LeaseStore, TaskStore};
+use punctual_store::{DueHour, DueMinute, DueSteps};
 use punctual_store_embedded::{EmbeddedOptions, EmbeddedStore};
 
-/// So many rows that writing them takes some milliseconds: each has one namespace and one hour.
-const NAMESPACES: u64 = 200;
-const HOURS: u64 = 100;
+/// Tasks of a round, each in an hour of its own, so that a checkpoint writes many rows.
+const TASKS: u64 = 1500;
+const ROUNDS: u64 = 12;
+const HOUR_SECONDS: u64 = 3600;
 
 #[test]
-fn a_reader_sees_all_rows_of_a_checkpoint_or_none() {
-    let dir = tempfile::tempdir().unwrap();
-    let store = EmbeddedStore::open(dir.path(), EmbeddedOptions::new(Partitions::ONE)).unwrap().0;
-    let store = Arc::new(store);
-    let is_over = Arc::new(AtomicBool::new(false));
-    let reader = std::thread::spawn({
-        let (store, is_over) = (Arc::clone(&store), Arc::clone(&is_over));
-        move || {
-            let mut counts = Vec::new();
-            run(read_until(store, is_over, &mut counts));
-            counts
-        }
-    });
+fn a_count_has_each_task_once_while_a_checkpoint_is_written() {
     run(async {
-        let seat = Seat::Partition(partition(0));
-        let epoch = store.acquire(seat, &broker("a"), TTL, NOW).await.unwrap().epoch;
-        for hour in 0..HOURS {
-            let tasks = (0..NAMESPACES).map(|number| {
-                let at = at(1 + 3600 * hour);
-                let id = id(at, partition(0), epoch, hour * NAMESPACES + number);
-                Change::Put(task(id).namespace(&format!("n{number}")).build())
-            });
-            let batch = Batch::new(BatchNo::new(hour + 1), tasks.collect());
-            store.apply(partition(0), epoch, batch).await.unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let options = EmbeddedOptions::new(Partitions::ONE);
+        let (store, _) = EmbeddedStore::open(dir.path(), options).unwrap();
+        let mut owner = TestOwner::first(&store).await;
+        let end = DueHour::new(u32::try_from(TASKS).unwrap() * 2 + 500_000).minute(0);
+        let steps = DueSteps::new(vec![DueMinute::FIRST, end]).unwrap();
+        let mut beside = 0;
+        for round in 1..=ROUNDS {
+            let tasks: Vec<_> =
+                (0..TASKS).map(|n| owner.task(at(n * HOUR_SECONDS)).build()).collect();
+            owner.put(&tasks).await;
+            let written = AtomicBool::new(false);
+            let checkpoint = async {
+                store.checkpoint().await.unwrap();
+                written.store(true, Ordering::Release);
+            };
+            let reads = async {
+                let mut reads = 0u64;
+                while !written.load(Ordering::Acquire) {
+                    let counted = owner.due_counts(&steps).await;
+                    assert_eq!(counted, [i64::try_from(round * TASKS).unwrap()], "read {reads}");
+                    reads += 1;
+                    tokio::task::yield_now().await;
+                }
+                reads
+            };
+            let ((), reads) = tokio::join!(checkpoint, reads);
+            beside += reads;
         }
-        store.checkpoint().await.unwrap();
+        assert!(beside > ROUNDS, "reads were made beside checkpoints");
     });
-    is_over.store(true, Ordering::Release);
-    let counts = reader.join().unwrap();
-    // Tasks are only added, one in each hour.
-    assert!(counts.is_sorted(), "{counts:?}");
-    assert_eq!(counts.last(), Some(&i64::try_from(HOURS).unwrap()));
-}
-
-/// Reads the count of the first namespace all the time, and notes each that differs from the one
-/// before.
-async fn read_until(store: Arc<EmbeddedStore>, is_over: Arc<AtomicBool>, counts: &mut Vec<i64>) {
-    let bounds = [at(0), at(3600 * (HOURS + 1))].map(DueMinute::of);
-    let steps = DueSteps::new(bounds.to_vec()).unwrap();
-    loop {
-        let is_last = is_over.load(Ordering::Acquire);
-        let read = store.due_counts(partition(0), &namespace("n0"), &steps).await.unwrap();
-        if counts.last() != Some(&read.tasks[0]) {
-            counts.push(read.tasks[0]);
-        }
-        if is_last {
-            return;
-        }
-    }
 }
