@@ -8,6 +8,7 @@
 pub(super) mod alarms;
 pub(super) mod fires;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -49,7 +50,7 @@ pub(super) fn new_task(
     let mut task = NewTask::new(namespace.clone(), schedule, main);
     task.key = (!sent.key.is_empty()).then(|| TaskKey::new(&sent.key)).transpose()?;
     task.payload = payload(&sent.payload, &sent.content_type)?;
-    task.labels = Labels::new(sent.labels)?;
+    task.labels = Labels::new(sent.labels.into_iter().collect::<BTreeMap<_, _>>())?;
     task.guarantee = match guarantee {
         v1::Guarantee::Unspecified => Guarantee::default(),
         v1::Guarantee::AtLeastOnce => Guarantee::AtLeastOnce,
@@ -130,6 +131,7 @@ pub(super) fn known<E: TryFrom<i32>>(field: &str, number: i32) -> Result<E, Inva
     E::try_from(number).map_err(|_| Invalid::new(field, "is an unknown enum value"))
 }
 
+/// A target of a task, if it is set. `field` is its name in the task.
 /// Reads a statement. Values of parameters are JSON text.
 fn sent_sql(field: &str, sql: v1::SqlTarget) -> Result<Target, Invalid> {
     for (name, value) in &sql.params {
@@ -137,10 +139,10 @@ fn sent_sql(field: &str, sql: v1::SqlTarget) -> Result<Target, Invalid> {
             Invalid::new(format!("{field}.sql.params.{name}"), format!("must be JSON: {error}"))
         })?;
     }
-    sql_target(field, &sql.connection, &sql.statement, sql.params)
+    let params = sql.params.into_iter().collect();
+    sql_target(field, &sql.connection, &sql.statement, params)
 }
 
-/// A target of a task, if it is set. `field` is its name in the task.
 fn target(field: &str, target: Option<v1::Target>) -> Result<Option<Target>, Invalid> {
     match target.and_then(|target| target.to) {
         None => Ok(None),
@@ -158,8 +160,9 @@ fn webhook(http: v1::HttpTarget) -> Result<HttpTarget, Invalid> {
         "" => Method::default(),
         method => Method::parse(method)?,
     };
-    check_headers(&http.headers)?;
-    let target = HttpTarget::new(&http.url, method, http.headers.into_iter().collect())?;
+    let headers: BTreeMap<_, _> = http.headers.into_iter().collect();
+    check_headers(&headers)?;
+    let target = HttpTarget::new(&http.url, method, headers.into_iter().collect())?;
     Ok(target.with_rules(rules(http.success, http.refuse)?))
 }
 
@@ -168,7 +171,8 @@ fn rules(
     refuse: Option<v1::RefuseRule>,
 ) -> Result<AnswerRules, Invalid> {
     let (success, refuse) = (success.unwrap_or_default(), refuse.unwrap_or_default());
-    let values = success.json.into_iter().map(|(pointer, json)| {
+    let values: BTreeMap<_, _> = success.json.into_iter().collect();
+    let values = values.into_iter().map(|(pointer, json)| {
         // Compact JSON, as the other parsers make it.
         let value: serde_json::Value = serde_json::from_str(&json).map_err(|error| {
             let problem = format!("the value of {pointer} must be JSON: {error}");
