@@ -28,9 +28,8 @@ const CONNECTIONS_MAX: usize = 64;
 const SOURCES_MAX: usize = 64;
 /// Statements of one connection. Each session prepares those that it runs.
 const STATEMENTS_MAX: usize = 100;
-/// Sessions of one connection by default: a namespace alone uses half of them, and one statement
-/// two (`line`).
-const SESSIONS_DEFAULT: usize = 8;
+/// Sessions of one connection by default: a slow statement holds up half of them at most.
+const SESSIONS_DEFAULT: usize = 4;
 /// The most sessions. Databases have a process for each.
 const SESSIONS_MAX: usize = 32;
 /// Bytes of a file with a password or certificates. A larger one is probably the wrong file.
