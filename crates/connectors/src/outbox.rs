@@ -27,6 +27,9 @@ const ROUND_MAX: Duration = Duration::from_secs(30);
 /// The pause after the broker has refused commands.
 const REFUSED_PAUSE: Duration = Duration::from_millis(200);
 
+/// The pause after a notification: rows that are committed at the same time are read together.
+const NOTIFIED_PAUSE: Duration = Duration::from_millis(5);
+
 /// A row of an outbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct OutboxRow {
@@ -56,6 +59,11 @@ trait OutboxSession: Send {
 
     /// Ends the round: deletes and moves rows, and commits.
     fn end<'a>(&'a mut self, end: &'a RoundEnd) -> DynFuture<'a, Result<(), SqlError>>;
+
+    /// Waits until the database reports new rows. Never returns if it does not.
+    fn notified(&mut self) -> DynFuture<'_, ()> {
+        Box::pin(std::future::pending())
+    }
 }
 
 /// What a source does at present, for operators.
@@ -134,7 +142,7 @@ impl OutboxSource {
                         Ok(pause) => {
                             pauses.succeeded();
                             self.change(|state| state.problem = None);
-                            wait(pause).await;
+                            self.wait_for_rows(&mut *session, pause).await;
                         }
                         Err(error) => break error,
                     }
@@ -143,6 +151,14 @@ impl OutboxSource {
             };
             pauses.failed();
             self.problem(&error);
+        }
+    }
+
+    /// Waits for `pause`, or less if the database reports new rows.
+    async fn wait_for_rows(&self, session: &mut dyn OutboxSession, pause: Duration) {
+        let notified = timeout(pause, session.notified()).await.is_ok();
+        if notified && pause > NOTIFIED_PAUSE {
+            wait(NOTIFIED_PAUSE).await;
         }
     }
 
@@ -159,7 +175,10 @@ impl OutboxSource {
         options.statement_timeout = ROUND_MAX;
         let table = self.settings.table.clone();
         Ok(match options.kind {
-            SqlKind::Postgres => Box::new(postgres::PostgresOutbox::open(&options, table).await?),
+            SqlKind::Postgres => {
+                let notify = self.settings.notify;
+                Box::new(postgres::PostgresOutbox::open(&options, table, notify).await?)
+            }
             SqlKind::Mysql => Box::new(mysql::MysqlOutbox::open(&options, table).await?),
         })
     }

@@ -118,6 +118,8 @@ pub struct SourceSettings {
     #[serde(default, deserialize_with = "duration")]
     poll: Option<Duration>,
     batch: Option<usize>,
+    #[serde(default)]
+    notify: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -201,6 +203,8 @@ pub struct OutboxSettings {
     pub(crate) target: Option<serde_json::Value>,
     pub(crate) poll: Duration,
     pub(crate) batch: usize,
+    /// Whether the database reports new rows. The table is polled all the same.
+    pub(crate) notify: bool,
 }
 
 /// Connections and sources, checked.
@@ -381,7 +385,11 @@ fn outbox(
     let namespace =
         Namespace::new(&settings.namespace).map_err(|invalid| at("namespace", invalid.problem))?;
     let (options, target) = (connection.options.clone(), settings.target.clone());
-    Ok(OutboxSettings { connection: name, options, table, namespace, target, poll, batch })
+    let notify = settings.notify;
+    if notify && options.kind != SqlKind::Postgres {
+        return Err(at("notify", "needs a PostgreSQL database".to_owned()));
+    }
+    Ok(OutboxSettings { connection: name, options, table, namespace, target, poll, batch, notify })
 }
 
 impl OutboxSettings {

@@ -62,13 +62,7 @@ impl MeteredStore {
 
     /// The kind of the store, as answers name it.
     pub(crate) fn kind(&self) -> &'static str {
-        match self.store {
-            AnyStore::Memory(_) => "memory",
-            AnyStore::Embedded(_) => "embedded",
-            AnyStore::Redis(_) => "redis",
-            AnyStore::Postgres(_) => "postgres",
-            AnyStore::Mysql(_) => "mysql",
-        }
+        self.store.kind()
     }
 
     /// Reports the calls that follow to `telemetry`.

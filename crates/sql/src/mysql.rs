@@ -13,6 +13,9 @@ use tokio::time::timeout;
 use crate::error::SqlError;
 use crate::options::{SqlHost, SqlOptions};
 
+/// How long a connection may be silent before the system checks whether the server is there. A
+/// connection that was dropped in the middle of a statement waits for the rest of its answer.
+const KEEPALIVE: Duration = Duration::from_secs(5);
 /// How many prepared statements a connection keeps.
 const STATEMENTS_MAX: usize = 128;
 /// Errors of MySQL that refuse a connection for good: rights, credentials, unknown database.
@@ -73,6 +76,7 @@ fn driver_options(options: &SqlOptions, host: &SqlHost) -> Opts {
         .pass(options.password.as_ref().map(|password| password.reveal().to_owned()))
         .db_name(Some(options.database.clone()))
         .tcp_nodelay(true)
+        .tcp_keepalive(Some(KEEPALIVE))
         .prefer_socket(false)
         .stmt_cache_size(STATEMENTS_MAX);
     if options.tls {

@@ -3,15 +3,19 @@
 //! [`PostgresClient`] owns the task that moves its bytes; both end together. Statements that
 //! are started on one connection without waiting are sent in one go and answered in order.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::ops::Deref;
+use std::sync::Arc;
+use std::task::ready;
 use std::time::Duration;
 
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
+use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_postgres::config::SslMode;
-use tokio_postgres::{Client, Config, NoTls};
+use tokio_postgres::{AsyncMessage, Client, Config, Connection, NoTls};
 
 use crate::error::SqlError;
 use crate::options::{SqlHost, SqlOptions};
@@ -25,6 +29,7 @@ const REFUSALS: [&str; 3] = ["28", "3D", "42"];
 pub struct PostgresClient {
     client: Client,
     driver: JoinHandle<()>,
+    notified: Arc<Notify>,
     server: String,
     statement_timeout: Duration,
 }
@@ -41,6 +46,12 @@ impl PostgresClient {
             Ok(Err(error)) => Err(statement_error(&self.server, &error)),
             Err(_) => Err(SqlError::Silent(self.statement_timeout)),
         }
+    }
+
+    /// Waits for a notification of a channel that the session listens to. One that came since the
+    /// last wait counts; several count as one.
+    pub async fn notified(&self) {
+        self.notified.notified().await;
     }
 
     /// Returns host and port of the server.
@@ -93,20 +104,39 @@ async fn connect_to(options: &SqlOptions, host: &SqlHost) -> Result<PostgresClie
         .await
         .map_err(|error| unreachable(host, error))?;
     stream.set_nodelay(true).map_err(|error| unreachable(host, error))?;
+    let notified = Arc::new(Notify::new());
     let (client, driver) = if options.tls {
         let tls = PostgresTls::new(client_config(options)?, &host.host)?;
         let connected = config.connect_raw(stream, tls).await;
         let (client, connection) = connected.map_err(|error| connect_error(host, &error))?;
-        (client, tokio::spawn(async move { drop(connection.await) }))
+        (client, tokio::spawn(drive(connection, Arc::clone(&notified))))
     } else {
         let connected = config.connect_raw(stream, NoTls).await;
         let (client, connection) = connected.map_err(|error| connect_error(host, &error))?;
-        (client, tokio::spawn(async move { drop(connection.await) }))
+        (client, tokio::spawn(drive(connection, Arc::clone(&notified))))
     };
     let (server, statement_timeout) = (host.to_string(), options.statement_timeout);
-    let connection = PostgresClient { client, driver, server, statement_timeout };
+    let connection = PostgresClient { client, driver, notified, server, statement_timeout };
     prepare_session(&connection, options, host).await?;
     Ok(connection)
+}
+
+/// Moves the bytes of a connection until it ends, and passes notifications on.
+async fn drive<T: AsyncRead + AsyncWrite + Unpin>(
+    mut connection: Connection<TcpStream, T>,
+    notified: Arc<Notify>,
+) {
+    poll_fn(|context| {
+        loop {
+            match ready!(connection.poll_message(context)) {
+                Some(Ok(AsyncMessage::Notification(_))) => notified.notify_one(),
+                Some(Ok(_)) => {}
+                // Callers see the error by their statements.
+                Some(Err(_)) | None => return std::task::Poll::Ready(()),
+            }
+        }
+    })
+    .await;
 }
 
 /// Bounds statements at the server, and refuses a server that accepts no writes if there are

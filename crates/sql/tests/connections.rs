@@ -83,6 +83,37 @@ async fn tls_needs_a_certificate_of_a_trusted_authority_for_that_host() {
 }
 
 #[tokio::test]
+async fn tls_to_mariadb_needs_a_certificate_of_a_trusted_authority_for_that_host() {
+    let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
+    let other = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
+    let elsewhere = rcgen::generate_simple_self_signed(["db.example".to_owned()]).unwrap();
+    let (certificate, key) = (made.cert.pem(), made.signing_key.serialize_pem());
+    let server = MariadbServer::start_with_tls(&certificate, &key);
+    let url = format!("{}?sslmode=verify-full", server.database("tasks"));
+    let options = SqlOptions::from_url(&url).unwrap();
+    let trusting = |pem: String| options.clone().with_authority(pem.into_bytes());
+    let mut connection = mysql::connect(&trusting(certificate)).await.unwrap();
+    let cipher = "SHOW SESSION STATUS LIKE 'Ssl_cipher'";
+    let (_, cipher): (String, String) = connection.query_first(cipher).await.unwrap().unwrap();
+    assert!(!cipher.is_empty());
+    for options in [trusting(other.cert.pem()), options.clone()] {
+        let error = mysql::connect(&options).await.unwrap_err();
+        assert!(error.to_string().contains("certificate"), "{error}");
+    }
+    drop(server);
+    let (certificate, key) = (elsewhere.cert.pem(), elsewhere.signing_key.serialize_pem());
+    let server = MariadbServer::start_with_tls(&certificate, &key);
+    let url = server.database("tasks");
+    let options = SqlOptions::from_url(&url).unwrap().with_authority(certificate.into_bytes());
+    let error = mysql::connect(&options).await.unwrap_err();
+    assert!(error.to_string().contains("certificate"), "{error}");
+    // A server without TLS is refused, not used in the clear.
+    let plain = punctual_test_support::mariadb::shared_database();
+    let options = SqlOptions::from_url(&format!("{plain}?sslmode=require")).unwrap();
+    assert!(mysql::connect(&options).await.is_err());
+}
+
+#[tokio::test]
 async fn a_server_that_hangs_costs_the_timeout_and_one_that_is_back_is_found_again() {
     let mut server = PostgresServer::start(&[]);
     let mut options = postgres_at(&server.url("postgres"));

@@ -34,6 +34,22 @@ pub enum AnyStore {
 }
 
 impl AnyStore {
+    /// The names of all kinds.
+    pub const KINDS: [&str; 5] = ["memory", "embedded", "redis", "postgres", "mysql"];
+
+    /// The name of its kind.
+    #[must_use]
+    pub const fn kind(&self) -> &'static str {
+        let [memory, embedded, redis, postgres, mysql] = Self::KINDS;
+        match self {
+            Self::Memory(_) => memory,
+            Self::Embedded(_) => embedded,
+            Self::Redis(_) => redis,
+            Self::Postgres(_) => postgres,
+            Self::Mysql(_) => mysql,
+        }
+    }
+
     /// The store as several brokers share it, if it is of such a kind.
     #[must_use]
     pub fn shared(&self) -> Option<SharedStore> {

@@ -198,7 +198,8 @@ macro_rules! conformance {
                 every_kind_of_definition_is_read_back_unchanged,
                 a_large_payload_is_read_back_unchanged,
                 a_batch_of_many_small_tasks_is_stored_completely,
-                the_first_and_last_instants_are_valid_times;
+                the_first_and_last_instants_are_valid_times,
+                names_are_compared_by_their_bytes_up_to_their_longest;
             leases:
                 an_unused_seat_has_no_holder,
                 a_free_seat_is_acquired_from_now_for_its_ttl,

@@ -44,12 +44,31 @@ impl MariadbServer {
     }
 
     pub fn start_at(address: IpAddr, port: u16, settings: &[&str]) -> Self {
+        let mut server = Self::prepare(address, port, settings);
+        server.start_again();
+        server
+    }
+
+    /// Starts a server that takes connections with and without TLS.
+    pub fn start_with_tls(certificate_pem: &str, key_pem: &str) -> Self {
+        let mut server = Self::prepare(Ipv4Addr::LOCALHOST.into(), free_port(), &[]);
+        let files = [("cert", certificate_pem), ("key", key_pem)];
+        for (name, pem) in files {
+            let path = server.dir.path().join(format!("{name}.pem"));
+            fs::write(&path, pem).expect("write the file");
+            server.settings.push(format!("--ssl-{name}={}", path.display()));
+        }
+        give(server.dir.path(), SYSTEM_USER);
+        server.start_again();
+        server
+    }
+
+    fn prepare(address: IpAddr, port: u16, settings: &[&str]) -> Self {
         let dir = tempfile::tempdir().expect("a temporary directory");
         give(dir.path(), SYSTEM_USER);
         let settings = settings.iter().map(|word| (*word).to_owned()).collect();
-        let mut server = Self { address, port, dir, settings, process: None };
+        let server = Self { address, port, dir, settings, process: None };
         copy_template(&server.data());
-        server.start_again();
         server
     }
 

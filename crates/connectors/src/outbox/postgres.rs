@@ -6,7 +6,7 @@ use punctual_sql::{SqlError, SqlOptions};
 
 use super::{OutboxRow, OutboxSession, ROUND_MAX, RoundEnd};
 use crate::sink::DynFuture;
-use crate::sql::schema::REJECTED_SUFFIX;
+use crate::sql::schema::{OUTBOX_CHANNEL, REJECTED_SUFFIX};
 
 pub(super) struct PostgresOutbox {
     connection: PostgresClient,
@@ -18,7 +18,11 @@ pub(super) struct PostgresOutbox {
 }
 
 impl PostgresOutbox {
-    pub(super) async fn open(options: &SqlOptions, table: String) -> Result<Self, SqlError> {
+    pub(super) async fn open(
+        options: &SqlOptions,
+        table: String,
+        notify: bool,
+    ) -> Result<Self, SqlError> {
         let connection = connect(options).await?;
         // The server ends the session of a broker that hangs within a round.
         let bound = format!(
@@ -27,6 +31,10 @@ impl PostgresOutbox {
             ROUND_MAX.as_millis()
         );
         connection.within(connection.batch_execute(&bound)).await?;
+        if notify {
+            let listen = format!("LISTEN {OUTBOX_CHANNEL}");
+            connection.within(connection.batch_execute(&listen)).await?;
+        }
         let prepare = async |sql: String| connection.within(connection.prepare(&sql)).await;
         let lock = "SELECT pg_try_advisory_xact_lock(hashtextextended($1, 0))";
         let lock = prepare(lock.to_owned()).await?;
@@ -77,6 +85,10 @@ fn unexpected(error: punctual_sql::tokio_postgres::Error) -> SqlError {
 }
 
 impl OutboxSession for PostgresOutbox {
+    fn notified(&mut self) -> DynFuture<'_, ()> {
+        Box::pin(self.connection.notified())
+    }
+
     fn begin(&mut self, max: usize) -> DynFuture<'_, Result<Option<Vec<OutboxRow>>, SqlError>> {
         Box::pin(self.lock_rows(max))
     }

@@ -9,7 +9,11 @@ pub const REJECTED_SUFFIX: &str = "_rejected";
 /// The name of the table of fire ids unless the configuration has another.
 pub const FIRES_TABLE: &str = "punctual_fires";
 
+/// The channel on which PostgreSQL reports new rows of an outbox.
+pub const OUTBOX_CHANNEL: &str = "punctual_outbox";
+
 const POSTGRES: &str = include_str!("schema/postgres.sql");
+const NOTIFY: &str = include_str!("schema/notify.sql");
 const MYSQL: &str = include_str!("schema/mysql.sql");
 
 /// Returns the statements that create the tables. They can be run again.
@@ -19,6 +23,12 @@ pub const fn schema(kind: SqlKind) -> &'static str {
         SqlKind::Postgres => POSTGRES,
         SqlKind::Mysql => MYSQL,
     }
+}
+
+/// Returns the statements that have PostgreSQL report new rows, for sources with `notify`.
+#[must_use]
+pub const fn notify_schema() -> &'static str {
+    NOTIFY
 }
 
 /// Whether a text is the name of a table, with or without its schema.

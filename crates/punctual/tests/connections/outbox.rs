@@ -1,5 +1,6 @@
 //! Outboxes: what is committed becomes a task once, what is rolled back never.
 
+use punctual_connectors::sql::schema::notify_schema;
 use punctual_test_support::{eventually, wait_for};
 use serde_json::json;
 
@@ -38,6 +39,35 @@ fn a_committed_row_becomes_a_task_and_a_rolled_back_one_never(kind: Kind) {
         database.sql(&format!("{ROW} ('{payload}')"));
     }
     wait_for("the next effects", || database.number("select count(*) from effects") == 3);
+}
+
+#[test]
+fn a_source_with_notify_reads_a_row_when_it_is_committed_and_polls_without_the_trigger() {
+    let database = Database::start(Kind::Postgres);
+    database.sql(notify_schema());
+    // Longer than a test waits.
+    let config = database.config_with_outbox().replace("poll = \"20ms\"", "poll = \"1m\"");
+    let row = |number: u32| {
+        let payload = format!("{{\"in\":\"0s\",\"payload\":{{\"number\":{number}}}}}");
+        database.sql(&format!("{ROW} ('{payload}')"));
+    };
+    let effects = || database.number("select count(*) from effects");
+    let broker = ConfiguredBroker::start(&format!("{config}notify = true\n"));
+    let read = || {
+        let (_, connections) = broker.get().call("GET", "/v1/connections", &[], "");
+        connections["sources"][0]["read_at"].is_string().then_some(())
+    };
+    eventually(read);
+    for number in 1..=3 {
+        row(number);
+        wait_for("the effect of a row", || effects() == i64::from(number));
+    }
+    drop(broker);
+    database.sql("drop trigger punctual_outbox_notify on punctual_outbox");
+    let config = database.config_with_outbox();
+    let _broker = ConfiguredBroker::start(&format!("{config}notify = true\n"));
+    row(4);
+    wait_for("the effect of a row that was polled", || effects() == 4);
 }
 
 fn every_verb_is_applied_in_order(kind: Kind) {

@@ -52,17 +52,19 @@ fn mariadb() -> MariadbServer {
 
 #[test]
 fn every_task_fires_through_kills_of_the_leader_and_of_postgres_and_a_hang() {
-    fires_through_kills_and_a_hang(PostgresServer::start(&[]));
+    fires_through_kills_and_a_hang("postgres", PostgresServer::start(&[]));
 }
 
 #[test]
 fn every_task_fires_through_kills_of_the_leader_and_of_mariadb_and_a_hang() {
-    fires_through_kills_and_a_hang(mariadb());
+    fires_through_kills_and_a_hang("mysql", mariadb());
 }
 
-fn fires_through_kills_and_a_hang(server: impl FaultyDatabase) {
+fn fires_through_kills_and_a_hang(kind: &str, server: impl FaultyDatabase) {
     let flags = ["--partitions", "6", "--allow-private-targets"];
     let mut cluster = TestCluster::over(server, 3, &flags, None);
+    let (_, answer) = cluster.client(0).request("GET", "/v1/whoami", "").expect("an answer");
+    assert_eq!(answer["store"], kind);
     let receiver = WebhookReceiver::start();
     let from = u64::try_from(now_millis()).unwrap() + 1_000;
     let tasks = (0..TASKS).map(|n| {

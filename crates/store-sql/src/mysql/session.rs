@@ -220,8 +220,9 @@ impl SqlTurn<'_> {
     /// whether it was committed is unknown.
     pub(super) async fn transact(&mut self, packets: Vec<String>) -> Result<(), SqlError> {
         let limit = self.options.sql.statement_timeout;
-        let several = packets.len() > 1;
-        if several {
+        // MariaDB has a setting for that, which every session has.
+        let bounded = packets.len() > 1 && self.options.flavor == ServerFlavor::Mysql;
+        if bounded {
             self.bound_idle_time().await?;
         }
         for packet in packets {
@@ -233,19 +234,14 @@ impl SqlTurn<'_> {
                 return Err(error);
             }
         }
-        if several {
-            // Its setting is that of a transaction.
-            self.busy = true;
-        }
+        // The bound is that of one transaction: the connection is closed.
+        self.busy = bounded;
         Ok(())
     }
 
     /// Has the server end the session if the next packet of a transaction does not come: it would
-    /// hold its locks. MariaDB has a setting for that, which every session has.
+    /// hold its locks.
     async fn bound_idle_time(&mut self) -> Result<(), SqlError> {
-        if self.options.flavor == ServerFlavor::Mariadb {
-            return Ok(());
-        }
         let limit = self.options.sql.statement_timeout;
         let setting = format!("SET SESSION wait_timeout = {}", limit.as_secs().max(1));
         let set = mysql::within(limit, self.connection()?.query_drop(setting)).await;

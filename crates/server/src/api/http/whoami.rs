@@ -66,7 +66,7 @@ documented!(
     /// The kind of a store.
     StoreKind,
     "StoreKind",
-    one_of(["memory", "embedded", "redis"])
+    one_of(punctual_store_any::AnyStore::KINDS)
 );
 
 /// Show what a token grants

@@ -5,12 +5,14 @@ use std::time::Duration;
 
 use punctual_core::{
     ATTEMPTS_KEPT_MAX, Backoff, DELAY_MAX, DeadReason, Due, FireEnd, FireRecord, Guarantee,
-    HttpTarget, Jitter, Labels, Method, NewTask, Outcome, PAYLOAD_BYTES_MAX, Payload, RetryPolicy,
-    Schedule, Target, Task, Timestamp, Version,
+    HttpTarget, Jitter, KEY_BYTES_MAX, Labels, Method, NAMESPACE_BYTES_MAX, NewTask, Outcome,
+    PAYLOAD_BYTES_MAX, Payload, RetryPolicy, Schedule, Target, Task, Timestamp, Version,
 };
 
 use crate::conformance::StoreUnderTest;
-use crate::conformance::fixtures::{NOW, at, die, letter, postpone, rich_task, settle, shop};
+use crate::conformance::fixtures::{
+    NOW, at, die, letter, namespace, postpone, rich_task, settle, shop,
+};
 use crate::conformance::owner::{TestOwner, ids};
 use crate::query::{Filter, Head, Position};
 
@@ -47,6 +49,47 @@ pub async fn a_redriven_task_is_read_back_unchanged<S: StoreUnderTest>(under_tes
     assert_eq!(owner.dead().await, [letter(&often, NOW)]);
     let record = FireRecord::of(&often, FireEnd::Dead(DeadReason::Exhausted), NOW);
     assert_eq!(owner.history(often.id).await, [record]);
+}
+
+/// Databases have collations that treat some of these alike, and columns that are too short.
+pub async fn names_are_compared_by_their_bytes_up_to_their_longest<S: StoreUnderTest>(
+    under_test: &S,
+) {
+    let store = under_test.open().await;
+    let mut owner = TestOwner::first(&store).await;
+    let longest = "ä".repeat(KEY_BYTES_MAX / 2);
+    let nearly = format!("{}ö", "ä".repeat(KEY_BYTES_MAX / 2 - 1));
+    let keys = ["a", "A", "a ", "ä", "a%", "a_", "'", "\\", "\"", &longest, &nearly];
+    let own = namespace(&"n".repeat(NAMESPACE_BYTES_MAX));
+    let namespaces = [own.clone(), namespace("Shop"), own.of_notices().of_receipts()];
+    let mut tasks = Vec::new();
+    for namespace in &namespaces {
+        for key in keys {
+            let task = owner.task(at(1)).key(key);
+            tasks.push(task.define(|task| task.namespace = namespace.clone()).build());
+        }
+    }
+    owner.put(&tasks).await;
+    let mut wanted = tasks.iter();
+    for namespace in &namespaces {
+        for key in keys {
+            let found = owner.find_in(namespace, key).await;
+            assert_eq!(found.as_ref(), wanted.next().map(Head::of).as_ref(), "{namespace} {key}");
+        }
+        for key in ["a  ", "AA", "a\u{308}"] {
+            assert_eq!(owner.find_in(namespace, key).await, None, "{key:?}");
+        }
+    }
+    assert_eq!(owner.find("a").await, None, "`shop` is another namespace than `Shop`");
+    let by_prefix = |prefix: &str| Filter { key_prefix: prefix.into(), ..Filter::all(own.clone()) };
+    for (prefix, count) in [("a", 4), ("A", 1), ("a%", 1), ("ä", 3), (&*longest, 1), ("\\", 1)] {
+        let listed = owner.list_by(&by_prefix(prefix), 100).await;
+        assert_eq!(listed.len(), count, "{prefix}");
+    }
+    owner.apply(tasks.iter().map(|task| settle(task, FireEnd::Done, NOW)).collect()).await;
+    for namespace in &namespaces {
+        assert_eq!(owner.counts_of(namespace).await.done, keys.len() as i64);
+    }
 }
 
 /// Returns one definition for every value of every field that has several.

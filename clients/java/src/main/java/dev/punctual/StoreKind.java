@@ -2,5 +2,5 @@ package dev.punctual;
 
 /** Where a broker keeps tasks. */
 public enum StoreKind {
-    MEMORY, EMBEDDED, REDIS
+    MEMORY, EMBEDDED, REDIS, POSTGRES, MYSQL
 }
