@@ -4,7 +4,12 @@
 //! file that says how its server is started and what has arrived (`amqp`, `mqtt`). `run` carries
 //! deliveries with the real courier, without an engine.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a failed step is a failed test")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "a failed step is a failed test, and a measurement prints its figures"
+)]
 
 #[cfg(feature = "amqp")]
 mod amqp;
@@ -32,6 +37,12 @@ macro_rules! conformance {
                 deliveries_of_one_session_arrive_in_order,
                 a_courier_that_drains_returns_what_it_has_not_sent,
             );
+
+            #[test]
+            #[ignore = "a measurement: see docs/connectors.md"]
+            fn rate() {
+                crate::suite::rate_of_confirmed_deliveries::<$system>();
+            }
         }
     };
     (@cases $system:ty: $($case:ident,)+) => {

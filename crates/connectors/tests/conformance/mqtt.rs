@@ -63,6 +63,10 @@ impl SinkSystem for MqttSystem {
         address(TOPIC)
     }
 
+    fn make_silent_place(&mut self) -> MessageAddress {
+        address(TOPIC)
+    }
+
     fn arrived(&mut self) -> Vec<WitnessedMessage> {
         self.witness.as_ref().unwrap().arrived().iter().map(witnessed).collect()
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use punctual_core::{MessageAddress, Outcome};
 use punctual_engine::{ConnectionState, Delivery};
-use punctual_test_support::{CutLink, pause, wait_for};
+use punctual_test_support::{CutLink, now_millis, pause, wait_for};
 
 use crate::run::{CONNECTION, CourierRun, Outcomes, is_acked};
 
@@ -58,6 +58,11 @@ pub(crate) trait SinkSystem: Sized {
     /// deliveries go. Called once per test.
     fn make_place(&mut self) -> MessageAddress;
 
+    /// A place for measurements, whose witness costs nothing.
+    fn make_silent_place(&mut self) -> MessageAddress {
+        self.make_place()
+    }
+
     /// The messages that have arrived since the last call. Returns within a second.
     fn arrived(&mut self) -> Vec<WitnessedMessage>;
 
@@ -74,6 +79,13 @@ pub(crate) trait SinkSystem: Sized {
 
     fn start_again(&mut self);
 }
+
+/// Deliveries of a measurement, unless `PUNCTUAL_RATE_DELIVERIES` has another number.
+const RATE_DELIVERIES: usize = 100_000;
+/// Deliveries of a measurement that wait or are in flight at the same time, as an owner has them.
+const RATE_OUTSTANDING: usize = 4_096;
+/// Bytes of the padding of each body.
+const RATE_BYTES: usize = 100;
 
 /// Waits until some messages have arrived.
 fn arrived(system: &mut impl SinkSystem, count: usize) -> Vec<WitnessedMessage> {
@@ -383,4 +395,37 @@ pub(crate) fn a_courier_that_drains_returns_what_it_has_not_sent<S: SinkSystem>(
     wait_for("the courier to be idle", || run.courier().is_idle());
     pause(Duration::from_millis(50));
     assert!(system.arrived().is_empty());
+}
+
+/// Prints how many deliveries a second are confirmed, and the CPU time of this process for each.
+pub(crate) fn rate_of_confirmed_deliveries<S: SinkSystem>() {
+    let wanted = std::env::var("PUNCTUAL_RATE_DELIVERIES").ok();
+    let count = wanted.map_or(RATE_DELIVERIES, |text| text.parse().unwrap());
+    let mut system = S::start_own();
+    let place = system.make_silent_place();
+    let mut run = CourierRun::start(&system.settings(system.port()));
+    run.wait_until_ready();
+    let mut waiting: Vec<_> = (0..count).map(|_| run.delivery(&place, RATE_BYTES)).collect();
+    let (began, cpu_before) = (now_millis(), cpu_millis());
+    let (mut outstanding, mut done) = (0, 0);
+    while done < count {
+        let room = (RATE_OUTSTANDING - outstanding).min(waiting.len());
+        run.carry(waiting.split_off(waiting.len() - room));
+        outstanding += room;
+        let outcomes = run.next_outcomes();
+        assert!(outcomes.values().all(|outcome| *outcome == Some(Outcome::Acked)));
+        outstanding -= outcomes.len();
+        done += outcomes.len();
+    }
+    let (millis, cpu) = (now_millis() - began, cpu_millis() - cpu_before);
+    let per_second = count as u128 * 1000 / millis.max(1);
+    let cpu_each = cpu * 1000 / count as u128;
+    println!("{count} confirmed in {millis} ms: {per_second}/s, CPU {cpu_each} us each");
+}
+
+/// The CPU time of this process, by the machine's clock ticks of 10 ms.
+fn cpu_millis() -> u128 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
+    let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
+    fields[11..13].iter().map(|ticks| ticks.parse::<u128>().unwrap() * 10).sum()
 }
