@@ -6,7 +6,7 @@
 use std::future::{Future, poll_fn};
 use std::ops::Deref;
 use std::sync::Arc;
-use std::task::ready;
+use std::task::{Poll, ready};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -132,7 +132,7 @@ async fn drive<T: AsyncRead + AsyncWrite + Unpin>(
                 Some(Ok(AsyncMessage::Notification(_))) => notified.notify_one(),
                 Some(Ok(_)) => {}
                 // Callers see the error by their statements.
-                Some(Err(_)) | None => return std::task::Poll::Ready(()),
+                Some(Err(_)) | None => return Poll::Ready(()),
             }
         }
     })

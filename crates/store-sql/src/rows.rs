@@ -94,9 +94,9 @@ pub(crate) trait RowWriter {
     /// The task is deleted.
     fn ended(&mut self, id: SqlId);
     /// The task is inserted: the database does not have it.
-    fn new(&mut self, task: &TaskColumns<'_>);
+    fn new_task(&mut self, task: &TaskColumns<'_>);
     /// The task is inserted or replaced.
-    fn filed(&mut self, task: &TaskColumns<'_>);
+    fn filed_task(&mut self, task: &TaskColumns<'_>);
     /// The task is due later, if the database has it.
     fn postponed(&mut self, later: &LaterColumns);
     /// The letter is inserted or replaced.
@@ -131,8 +131,8 @@ impl BatchRows {
 
 fn write_task(id: TaskId, task: &TaskChange, writer: &mut impl RowWriter) {
     match task {
-        TaskChange::New(task) => writer.new(&TaskColumns::of(task)),
-        TaskChange::Filed(task) => writer.filed(&TaskColumns::of(task)),
+        TaskChange::New(task) => writer.new_task(&TaskColumns::of(task)),
+        TaskChange::Filed(task) => writer.filed_task(&TaskColumns::of(task)),
         TaskChange::Ended => writer.ended(id.into()),
         TaskChange::Postponed(LaterTime { fire_at, version, updated_at }) => {
             writer.postponed(&LaterColumns {

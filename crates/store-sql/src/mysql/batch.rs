@@ -118,11 +118,11 @@ impl RowWriter for BatchText {
         self.ended.push(text);
     }
 
-    fn new(&mut self, task: &TaskColumns<'_>) {
+    fn new_task(&mut self, task: &TaskColumns<'_>) {
         self.new.push(self.task(task));
     }
 
-    fn filed(&mut self, task: &TaskColumns<'_>) {
+    fn filed_task(&mut self, task: &TaskColumns<'_>) {
         self.filed.push(self.task(task));
     }
 

@@ -108,11 +108,11 @@ impl RowWriter for BatchArrays {
         self.ended.push(id);
     }
 
-    fn new(&mut self, task: &TaskColumns<'_>) {
+    fn new_task(&mut self, task: &TaskColumns<'_>) {
         self.new.push(task);
     }
 
-    fn filed(&mut self, task: &TaskColumns<'_>) {
+    fn filed_task(&mut self, task: &TaskColumns<'_>) {
         self.filed.push(task);
     }
 

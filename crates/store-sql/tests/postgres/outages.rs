@@ -23,11 +23,16 @@ fn options(url: &str) -> SqlStoreOptions {
     options
 }
 
+/// Opens a store. A new server on a busy machine takes longer than the timeout at first.
 async fn open(options: SqlStoreOptions) -> (PostgresStore, Epoch) {
-    let (store, _) = PostgresStore::open(options).await.unwrap();
     let seat = Seat::Partition(PartitionId::FIRST);
-    let lease = store.acquire(seat, &BrokerId::new("a:1"), TTL, NOW).await.unwrap();
-    (store, lease.epoch)
+    for _ in 0..ATTEMPTS_MAX {
+        let Ok((store, _)) = PostgresStore::open(options.clone()).await else { continue };
+        if let Ok(lease) = store.acquire(seat, &BrokerId::new("a:1"), TTL, NOW).await {
+            return (store, lease.epoch);
+        }
+    }
+    panic!("the store never opened");
 }
 
 fn batch(epoch: Epoch, number: u64) -> Batch {
