@@ -10,7 +10,21 @@ import pytest
 from punctual import AsyncClient, Client, errors, records
 from punctual._record import Record
 from punctual.calls import DEV_ROUTES, REQUESTS, ROUTES
-from punctual.targets import TASK_ARGUMENTS, Exponential, Fixed, Http, Pauses, RetryPolicy, Sql
+from punctual.targets import (
+    TASK_ARGUMENTS,
+    Amqp,
+    Exponential,
+    Fixed,
+    Grpc,
+    Http,
+    Kafka,
+    Mqtt,
+    Nats,
+    Pauses,
+    RedisStream,
+    RetryPolicy,
+    Sql,
+)
 from punctual.testing import DevBroker
 
 # Routes that the document may lack: the clock is of `punctual dev` only, and older brokers have no touch rules.
@@ -50,11 +64,17 @@ def _wire_fields(value: Any, inner: str) -> set[str]:
 SENT: dict[str, set[str]] = {
     **REQUESTS,
     **{key: {"key", *TASK_ARGUMENTS} for key in ("NewTask", "NewTaskWithoutKey", "NewTasks")},
-    "Target": {"http", "queue", "sql"},
+    "Target": {"http", "queue", "sql", "kafka", "amqp", "nats", "mqtt", "redis_stream", "grpc"},
     "HttpTarget": _wire_fields(
         Http("u", "PUT", {"a": "b"}, success_statuses=[200], success_json={"/a": 0}, refuse_statuses=[400]), "http"
     ),
     "SqlTarget": _wire_fields(Sql("c", "s", {"a": 0}), "sql"),
+    "KafkaTarget": _wire_fields(Kafka("c", "t", "k", {"a": "b"}), "kafka"),
+    "AmqpTarget": _wire_fields(Amqp("c", "e", "k", {"a": "b"}), "amqp"),
+    "NatsTarget": _wire_fields(Nats("c", "s"), "nats"),
+    "MqttTarget": _wire_fields(Mqtt("c", "t"), "mqtt"),
+    "RedisStreamTarget": _wire_fields(RedisStream("c", "s", 7), "redis_stream"),
+    "GrpcTarget": _wire_fields(Grpc("u", "m"), "grpc"),
     "SuccessRule": set(Http("u", success_statuses=[200], success_json={"/a": 0}).wire()["http"]["success"]),
     "RefuseRule": set(Http("u", refuse_statuses=[400]).wire()["http"]["refuse"]),
     "RetryPolicy": set(RetryPolicy(1, Fixed("1s"), 0.5).wire()),

@@ -56,6 +56,11 @@ function decodeValue(value: unknown): unknown {
 /** The target as the API takes it. */
 export function encodeReceiver(receiver: Receiver): unknown {
   if (typeof receiver === "string" || receiver instanceof URL) return { http: { url: String(receiver) } };
+  if ("redisStream" in receiver) return { redis_stream: receiver.redisStream };
+  if ("amqp" in receiver && receiver.amqp.routingKey !== undefined) {
+    const { routingKey, ...others } = receiver.amqp;
+    return { amqp: { ...others, routing_key: routingKey } };
+  }
   return receiver;
 }
 

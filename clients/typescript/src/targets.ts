@@ -1,4 +1,4 @@
-// The three kinds of targets.
+// Targets that are made by functions; the others are written as objects.
 
 import type { HttpTarget, SqlTarget, ToHttp, ToQueue, ToSql } from "./types.js";
 

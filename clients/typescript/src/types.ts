@@ -40,6 +40,46 @@ export interface SqlTarget {
   params?: Record<string, unknown>;
 }
 
+export interface KafkaTarget {
+  connection: string;
+  topic: string;
+  /** Default: the key of the task. */
+  key?: string;
+  headers?: Record<string, string>;
+}
+
+export interface AmqpTarget {
+  connection: string;
+  /** Empty: the default exchange, for which the routing key is the name of a queue. */
+  exchange: string;
+  routingKey?: string;
+  headers?: Record<string, string>;
+}
+
+export interface NatsTarget {
+  connection: string;
+  subject: string;
+}
+
+export interface MqttTarget {
+  connection: string;
+  topic: string;
+  qos?: 1 | 2;
+  retain?: boolean;
+}
+
+export interface RedisStreamTarget {
+  connection: string;
+  stream: string;
+  maxlen?: number;
+}
+
+export interface GrpcTarget {
+  url: string;
+  /** `/package.Service/Method` */
+  method: string;
+}
+
 export interface ToHttp {
   http: HttpTarget;
 }
@@ -52,8 +92,35 @@ export interface ToSql {
   sql: SqlTarget;
 }
 
-export type Target = ToHttp | ToQueue | ToSql;
-/** Where deliveries go: `queue("name")`, `http(url, …)`, `sql("connection", "statement", …)`, or a URL for a `POST` to it. */
+export interface ToKafka {
+  kafka: KafkaTarget;
+}
+
+export interface ToAmqp {
+  amqp: AmqpTarget;
+}
+
+export interface ToNats {
+  nats: NatsTarget;
+}
+
+export interface ToMqtt {
+  mqtt: MqttTarget;
+}
+
+export interface ToRedisStream {
+  redisStream: RedisStreamTarget;
+}
+
+export interface ToGrpc {
+  grpc: GrpcTarget;
+}
+
+export type Target = ToHttp | ToQueue | ToSql | ToKafka | ToAmqp | ToNats | ToMqtt | ToRedisStream | ToGrpc;
+/**
+ * Where deliveries go: `queue("name")`, `http(url, …)`, `sql("connection", "statement", …)`, `{ grpc: { url, method } }`,
+ * `{ kafka: { connection, topic } }` and the like, or a URL for a `POST` to it.
+ */
 export type Receiver = Target | string | URL;
 
 export interface Dst {

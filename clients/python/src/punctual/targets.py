@@ -70,14 +70,106 @@ class Sql:
         return {"sql": sql}
 
 
-Target: TypeAlias = Queue | Http | Sql | str | Mapping[str, Json]
-"""A queue, a webhook, a statement, the URL of a webhook, or the JSON of a target."""
+@dataclass(frozen=True)
+class Kafka:
+    """Deliveries are records of a topic. The key of a record is that of the task, if it is not given here."""
+
+    connection: str
+    topic: str
+    key: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    def wire(self) -> Json:
+        kafka: dict[str, Json] = {"connection": self.connection, "topic": self.topic}
+        if self.key is not None:
+            kafka["key"] = self.key
+        if self.headers:
+            kafka["headers"] = dict(self.headers)
+        return {"kafka": kafka}
+
+
+@dataclass(frozen=True)
+class Amqp:
+    """Deliveries are messages to an exchange, like one of RabbitMQ. With an empty exchange, the routing key is the name
+    of a queue."""
+
+    connection: str
+    exchange: str
+    routing_key: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    def wire(self) -> Json:
+        amqp: dict[str, Json] = {
+            "connection": self.connection,
+            "exchange": self.exchange,
+            "routing_key": self.routing_key,
+        }
+        if self.headers:
+            amqp["headers"] = dict(self.headers)
+        return {"amqp": amqp}
+
+
+@dataclass(frozen=True)
+class Nats:
+    """Deliveries are messages to a subject of NATS JetStream."""
+
+    connection: str
+    subject: str
+
+    def wire(self) -> Json:
+        return {"nats": {"connection": self.connection, "subject": self.subject}}
+
+
+@dataclass(frozen=True)
+class Mqtt:
+    """Deliveries are messages to a topic of MQTT, confirmed as `qos` 1 or 2 says."""
+
+    connection: str
+    topic: str
+    qos: int = 1
+    retain: bool = False
+
+    def wire(self) -> Json:
+        return {
+            "mqtt": {"connection": self.connection, "topic": self.topic, "qos": self.qos, "retain": self.retain}
+        }
+
+
+@dataclass(frozen=True)
+class RedisStream:
+    """Deliveries are entries of a stream of Redis, which keeps about `maxlen` entries."""
+
+    connection: str
+    stream: str
+    maxlen: int | None = None
+
+    def wire(self) -> Json:
+        stream: dict[str, Json] = {"connection": self.connection, "stream": self.stream}
+        if self.maxlen is not None:
+            stream["maxlen"] = self.maxlen
+        return {"redis_stream": stream}
+
+
+@dataclass(frozen=True)
+class Grpc:
+    """Deliveries call a unary gRPC method, like `/shop.Orders/Cancel`. The payload is the message."""
+
+    url: str
+    method: str
+
+    def wire(self) -> Json:
+        return {"grpc": {"url": self.url, "method": self.method}}
+
+
+Target: TypeAlias = Queue | Http | Sql | Kafka | Amqp | Nats | Mqtt | RedisStream | Grpc | str | Mapping[str, Json]
+"""A queue, a webhook, a gRPC method, what of a connection takes deliveries, the URL of a webhook, or the JSON of a
+target."""
 
 
 def target_json(target: Target) -> Json:
     if isinstance(target, str):
         return Http(target).wire()
-    return target.wire() if isinstance(target, Queue | Http | Sql) else dict(target)
+    return dict(target) if isinstance(target, Mapping) else target.wire()
 
 
 @dataclass(frozen=True)

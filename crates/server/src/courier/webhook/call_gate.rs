@@ -102,16 +102,19 @@ impl FrameTracker {
         if self.head_bytes > 0 {
             return part(bytes.len().min(HEAD_BYTES - self.head_bytes), false);
         }
+        let begins_call = self.left == 0 && !bytes.is_empty() && may_begin_call(bytes);
         let mut at = self.left;
         while at < bytes.len() {
             let rest = &bytes[at..];
-            // The head of a frame that is cut off before its type may be that of a call.
-            if rest.get(TYPE_AT).is_none_or(|kind| *kind == HEADERS) {
-                return part(if at == 0 { bytes.len() } else { at }, at == 0);
+            if at > 0 && may_begin_call(rest) {
+                return part(at, begins_call);
+            }
+            if rest.len() <= TYPE_AT {
+                break;
             }
             at += HEAD_BYTES + payload_bytes(rest);
         }
-        part(bytes.len(), false)
+        part(bytes.len(), begins_call)
     }
 
     /// Notes that bytes were written.
@@ -134,6 +137,11 @@ impl FrameTracker {
             }
         }
     }
+}
+
+/// Whether a frame is the first one of a call. One that is cut off before its type may be.
+fn may_begin_call(frame: &[u8]) -> bool {
+    frame.get(TYPE_AT).is_none_or(|kind| *kind == HEADERS)
 }
 
 /// The length of the payload of a frame. The head has at least its length.
