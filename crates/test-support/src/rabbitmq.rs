@@ -189,7 +189,6 @@ fn server_command(dir: &Path, port: u16, epmd_port: u16, dist_port: u16) -> Vec<
     as_user(SYSTEM_USER, words)
 }
 
-#[expect(clippy::zombie_processes, reason = "they outlive the test; the keeper ends them")]
 fn start_shared(dir: &Path) -> Vec<(u32, u16)> {
     let (port, tls_port, epmd_port) = (free_port(), free_port(), free_port());
     let own = dir.join(format!("server-{port}"));
