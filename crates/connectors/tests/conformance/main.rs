@@ -36,10 +36,11 @@ macro_rules! conformance {
                 a_slow_server_delays_no_other_connection,
                 deliveries_of_one_session_arrive_in_order,
                 a_courier_that_drains_returns_what_it_has_not_sent,
+                the_configuration_of_the_documentation_works,
             );
 
             #[test]
-            #[ignore = "a measurement: see docs/connectors.md"]
+            #[ignore = "a measurement: see docs/performance.md"]
             fn rate() {
                 crate::suite::rate_of_confirmed_deliveries::<$system>();
             }

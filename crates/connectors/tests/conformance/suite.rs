@@ -33,6 +33,7 @@ pub(crate) struct SecuredSettings {
     /// The lines of the connection without `tls_ca` and `password`.
     pub(crate) settings: String,
     pub(crate) authority: PathBuf,
+    pub(crate) port: u16,
     pub(crate) password: &'static str,
 }
 
@@ -40,6 +41,12 @@ pub(crate) struct SecuredSettings {
 pub(crate) trait SinkSystem: Sized {
     /// What attributes of CloudEvents begin with.
     const ATTRIBUTE_PREFIX: &'static str;
+
+    /// The page of the documentation, whose first block of TOML is a connection.
+    const PAGE: &'static str;
+
+    /// What the page has and this machine has otherwise: its host, and the secured port.
+    const PAGE_HOST: &'static str;
 
     /// A server that other tests may use as well.
     fn start() -> Self;
@@ -222,7 +229,7 @@ pub(crate) fn what_is_too_large_is_never_confirmed_and_harms_no_other<S: SinkSys
 
 pub(crate) fn a_wrong_password_is_a_connection_that_is_away_with_the_reason<S: SinkSystem>() {
     let system = S::start();
-    let SecuredSettings { settings, authority, password } = system.secured();
+    let SecuredSettings { settings, authority, password, .. } = system.secured();
     let file = tempfile::NamedTempFile::new().unwrap();
     let settings = format!(
         "{settings}tls_ca = \"{}\"\npassword = \"@{}\"\n",
@@ -244,7 +251,7 @@ pub(crate) fn a_wrong_password_is_a_connection_that_is_away_with_the_reason<S: S
 pub(crate) fn tls_checks_the_certificate_of_the_server<S: SinkSystem>() {
     let mut system = S::start();
     let place = system.make_place();
-    let SecuredSettings { settings, authority, password } = system.secured();
+    let SecuredSettings { settings, authority, password, .. } = system.secured();
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(&file, password).unwrap();
     let settings = format!("{settings}password = \"@{}\"\n", file.path().display());
@@ -395,6 +402,27 @@ pub(crate) fn a_courier_that_drains_returns_what_it_has_not_sent<S: SinkSystem>(
     wait_for("the courier to be idle", || run.courier().is_idle());
     pause(Duration::from_millis(50));
     assert!(system.arrived().is_empty());
+}
+
+pub(crate) fn the_configuration_of_the_documentation_works<S: SinkSystem>() {
+    let system = S::start();
+    let SecuredSettings { authority, password, port, .. } = system.secured();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(&file, password).unwrap();
+    let block = S::PAGE.split("```toml\n").nth(1).unwrap().split("```").next().unwrap();
+    let mut settings = String::new();
+    for line in block.lines().skip(1) {
+        let line = match line.split(' ').next() {
+            Some("password") => format!("password = \"@{}\"", file.path().display()),
+            Some("tls_ca") => format!("tls_ca = \"{}\"", authority.display()),
+            // The suite opens its connections to all namespaces.
+            Some("namespaces") => continue,
+            _ => line.replace(S::PAGE_HOST, &format!("127.0.0.1:{port}")),
+        };
+        settings.push_str(&line);
+        settings.push('\n');
+    }
+    CourierRun::start(&settings).test().unwrap();
 }
 
 /// Prints how many deliveries a second are confirmed, and the CPU time of this process for each.
