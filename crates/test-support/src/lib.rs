@@ -1,5 +1,5 @@
 //! What the integration tests of the workspace share: the real binary as a process, receivers and
-//! workers that record what they got, Redis and SQL servers, and faults of disks, networks and
+//! workers that record what they got, Redis, SQL, NATS and Kafka servers, and faults of disks, networks and
 //! clocks.
 //!
 //! Everything that a value of this crate starts ends when the value is dropped, also when the test
@@ -19,7 +19,9 @@ pub mod clock;
 pub mod cluster;
 pub mod dev;
 pub mod disk;
+pub mod kafka;
 pub mod mariadb;
+pub mod nats;
 pub mod network;
 pub mod openapi;
 pub mod ports;
@@ -29,6 +31,7 @@ pub mod receiver;
 pub mod redis;
 pub mod scripted_receiver;
 mod server_process;
+mod servers;
 mod shared_server;
 pub mod smtp;
 pub mod strace;
@@ -42,7 +45,9 @@ pub use clock::{ClockedBroker, FakeClock};
 pub use cluster::{OwnedPartitions, TestCluster};
 pub use dev::{DEV_START, DevBroker};
 pub use disk::SmallDisk;
+pub use kafka::{KafkaCluster, KafkaRecord};
 pub use mariadb::MariadbServer;
+pub use nats::{NatsMessage, NatsServer};
 pub use openapi::ApiDocument;
 pub use postgres::PostgresServer;
 pub use random::RandomNumbers;
