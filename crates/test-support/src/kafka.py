@@ -1,8 +1,8 @@
 """A Kafka cluster on loopback: librdkafka's mock cluster, and a consumer of the same library as a witness.
 
-Clients reach the brokers through doors of this process, which can close, cut connections, and encrypt. Prints the
-addresses of the doors, then reads one JSON command a line and answers each with one line of JSON.
-Arguments: the ports of the doors, and files with a certificate and its key if the doors encrypt.
+Clients reach the brokers through proxies of this process, which can close, cut connections, and encrypt. Prints the
+addresses of the proxies, then reads one JSON command a line and answers each with one line of JSON.
+Arguments: the ports of the proxies, and files with a certificate and its key if the proxies encrypt.
 """
 import asyncio
 import ctypes
@@ -20,7 +20,7 @@ from confluent_kafka import Consumer, TopicPartition
 PORTS, FILES = [int(port) for port in sys.argv[1].split(",")], sys.argv[2:]
 NO_ERROR = 0
 PRODUCER = 0
-# librdkafka's mock answers an ApiVersions request of a version above 2 in a form that Kafka does not have. The doors
+# librdkafka's mock answers an ApiVersions request of a version above 2 in a form that Kafka does not have. The proxies
 # answer it as Kafka does: with the versions that there are.
 API_VERSIONS, API_VERSIONS_MAX, UNSUPPORTED_VERSION = 18, 2, 35
 
@@ -38,7 +38,7 @@ cluster = ctypes.c_void_p(library.rd_kafka_mock_cluster_new(handle, len(PORTS)))
 behind = library.rd_kafka_mock_cluster_bootstraps(cluster).decode().split(",")
 
 
-class Door:
+class BrokerProxy:
     """Passes connections on to one broker."""
 
     def __init__(self, port, behind):
@@ -106,10 +106,10 @@ class Door:
 loop = asyncio.new_event_loop()
 threading.Thread(target=loop.run_forever, daemon=True).start()
 on_loop = lambda work: asyncio.run_coroutine_threadsafe(work, loop).result()
-doors = [Door(port, address) for port, address in zip(PORTS, behind)]
-for number, door in enumerate(doors, 1):
-    on_loop(door.open())
-    library.rd_kafka_mock_broker_set_host_port(cluster, number, b"127.0.0.1", door.port)
+proxies = [BrokerProxy(port, address) for port, address in zip(PORTS, behind)]
+for number, proxy in enumerate(proxies, 1):
+    on_loop(proxy.open())
+    library.rd_kafka_mock_broker_set_host_port(cluster, number, b"127.0.0.1", proxy.port)
 
 
 def check(error):
@@ -134,19 +134,19 @@ def answers(api, codes):
 
 def down():
     """No broker is there any more: connections end, and new ones are refused. What was written stays."""
-    for door in doors:
-        on_loop(door.close())
+    for proxy in proxies:
+        on_loop(proxy.close())
 
 
 def up():
-    for door in doors:
-        on_loop(door.open())
+    for proxy in proxies:
+        on_loop(proxy.open())
 
 
 def cut(count):
     """The next answers of each broker are lost, and their connections."""
-    for door in doors:
-        door.cuts = count
+    for proxy in proxies:
+        proxy.cuts = count
 
 
 def delay(millis):

@@ -1,4 +1,4 @@
-//! A Kafka cluster on loopback: three brokers of librdkafka's mock cluster, behind doors that
+//! A Kafka cluster on loopback: three brokers of librdkafka's mock cluster, behind proxies that
 //! close, cut connections and encrypt.
 //!
 //! It keeps records in memory and speaks Kafka's protocol. It is not Apache Kafka: it asks for no
