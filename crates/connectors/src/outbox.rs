@@ -18,9 +18,9 @@ use punctual_sql::{Pauses, SqlError, SqlKind};
 use tokio::time::timeout;
 
 use crate::courier::{ConnectorEvent, Observer};
-use crate::settings::OutboxSettings;
 use crate::sink::DynFuture;
 use crate::source::{Applied, Intake, SourceCommand, Verb};
+use crate::source_settings::OutboxSettings;
 
 /// How long a broker that hangs keeps the rows of a round: the database ends its session then.
 const ROUND_MAX: Duration = Duration::from_secs(30);
