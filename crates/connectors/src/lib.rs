@@ -34,6 +34,8 @@ mod sink;
 mod source;
 mod source_settings;
 pub mod sql;
+#[cfg(any(feature = "kafka", feature = "nats", feature = "redis-stream"))]
+mod window;
 
 pub use connection::{Connection, ConnectionKind, Connections, MessageFormat};
 pub use connection_settings::ConnectionSettings;
