@@ -314,3 +314,6 @@ fn text_of(written: &RecordMetadata) -> String {
         true => format!("topic {topic}, partition {partition}, had it before"),
     }
 }
+
+#[cfg(test)]
+mod tests;

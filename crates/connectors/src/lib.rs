@@ -31,6 +31,8 @@ mod redis_stream;
 pub mod settings;
 mod settings_error;
 mod sink;
+#[cfg(test)]
+mod sink_fixtures;
 mod source;
 mod source_settings;
 pub mod sql;

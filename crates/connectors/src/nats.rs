@@ -334,30 +334,4 @@ fn with_source(error: &dyn std::error::Error) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_server_names_the_subject_that_a_user_may_not_publish_to() {
-        for (text, subject) in [
-            ("Permissions Violation for Publish to \"orders.paid\"", Some("orders.paid")),
-            ("Permissions Violation for Subscription to \"orders\"", None),
-            ("Authorization Violation", None),
-        ] {
-            assert_eq!(denied_subject(text), subject, "{text}");
-        }
-    }
-
-    #[test]
-    fn the_reason_of_a_loss_is_what_the_server_said_before() {
-        let mut state = NatsState::default();
-        let error = |text: &str| Event::ServerError(ServerError::Other(text.to_owned()));
-        state.note(&error("maximum connections exceeded"));
-        state.note(&Event::Disconnected);
-        state.note(&error("later"));
-        assert_eq!(state.lost.as_deref(), Some("maximum connections exceeded"));
-        let mut state = NatsState::default();
-        state.note(&Event::Disconnected);
-        assert_eq!(state.lost.as_deref(), Some("the server has closed the connection"));
-    }
-}
+mod tests;

@@ -235,3 +235,6 @@ fn entry(delivery: &Delivery, format: MessageFormat) -> Result<Cmd, AttemptResul
     command.arg(PAYLOAD).arg(&*body);
     Ok(command)
 }
+
+#[cfg(test)]
+mod tests;
