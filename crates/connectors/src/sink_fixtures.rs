@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use punctual_core::{
-    AttemptResult, ConnectionName, Guarantee, MessageAddress, MessageOptions, MessageSystem,
+    AttemptResult, ConnectionName, Due, Guarantee, MessageAddress, MessageOptions, MessageSystem,
     Namespace, NewTask, Outcome, Payload, Schedule, SinkAddress, SinkTarget, Target, Task, TaskId,
-    TaskKey, Timestamp,
+    TaskKey, Timestamp, Version,
 };
 use punctual_engine::Delivery;
 
@@ -69,12 +69,12 @@ impl Wanted {
         let due = Timestamp::from_millis(1_700_000_000_000 + number);
         let namespace = Namespace::new("shop").unwrap();
         let mut new =
-            NewTask::new(namespace, Schedule::Once { at: due }, Target::Sink(Box::new(target)));
+            NewTask::new(namespace, Schedule::Once(Due::At(due)), Target::Sink(Box::new(target)));
         new.key = self.key.as_ref().map(|key| TaskKey::new(key).unwrap());
         new.payload = Payload::Json(Bytes::from(self.payload.clone()));
         new.guarantee = self.guarantee;
         new.timeout = self.timeout;
-        let task = Task::of(new, TaskId::floor(due), due);
+        let task = Task::new(TaskId::floor(due), new.into(), due, Version::FIRST);
         let mut delivery = Delivery::of(&task, due);
         delivery.send(due).unwrap();
         delivery
