@@ -31,8 +31,8 @@ use crate::window::Window;
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long the client repeats requests. A delivery has less time, unless its task says so.
 const DELIVERY_TIMEOUT: Duration = Duration::from_secs(31);
-/// How long a topic that is not known yet is looked up.
-const TOPIC_MAX: Duration = Duration::from_secs(4);
+/// How long a topic that is not known yet is looked up. A session does nothing else meanwhile.
+const TOPIC_MAX: Duration = Duration::from_secs(1);
 /// Records of one partition that are sent at once, in bytes. Brokers take 1 MiB by default.
 const BATCH_BYTES: usize = 256 * 1024;
 /// Bytes of records that one session may hold before it waits for confirmations.
@@ -119,7 +119,7 @@ impl KafkaSession {
             // A batch is complete when it is sent.
             .linger(Duration::ZERO)
             .delivery_timeout(DELIVERY_TIMEOUT)
-            .max_block(TOPIC_MAX)
+            .max_block(DELIVERY_TIMEOUT)
             .batch_size(BATCH_BYTES)
             .buffer_memory(BUFFER_BYTES)
             .metrics_push(false)
@@ -149,8 +149,17 @@ impl KafkaSession {
                 }
             };
             if !topic_found {
-                if let Err(error) = self.producer.partitions_for(&record.topic).await {
-                    let result = of_unsent(&error);
+                let found = timeout(TOPIC_MAX, self.producer.partitions_for(&record.topic)).await;
+                let problem = match found {
+                    Ok(Ok(_)) => None,
+                    Ok(Err(error)) => Some(of_unsent(&error)),
+                    Err(_) => {
+                        let millis = TOPIC_MAX.as_millis();
+                        let topic = &record.topic;
+                        Some(failed(&format!("topic {topic:?} was not found within {millis} ms")))
+                    }
+                };
+                if let Some(result) = problem {
                     (at..batch.len()).for_each(|at| window.set(at, result.clone()));
                     break;
                 }

@@ -208,11 +208,10 @@ impl RedisStreamSession {
             Value::Nil => return (failed("the server has not added the entry"), None),
             other => return (failed(&format!("unexpected answer: {other:?}")), None),
         };
+        let text = format!("{} {}", error.code(), error.details().unwrap_or_default());
         let text = match error.code() {
-            "MOVED" | "ASK" | "CROSSSLOT" => {
-                format!("Redis Cluster is not supported: {error}")
-            }
-            _ => error.to_string(),
+            "MOVED" | "ASK" | "CROSSSLOT" => format!("Redis Cluster is not supported: {text}"),
+            _ => text,
         };
         let lost = NOT_WRITABLE.contains(&error.code()).then(|| SessionLost(text.clone()));
         (failed(&text), lost)

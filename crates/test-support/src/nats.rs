@@ -54,10 +54,11 @@ impl NatsMessage {
 }
 
 impl NatsServer {
-    /// Starts a server on a free port of loopback. Users without a password may do everything.
+    /// Starts a server on a free port of loopback. Users without a password may do everything; the
+    /// user `limited` with the password `limited` may publish to all subjects but `denied.>`.
     #[must_use]
     pub fn start() -> Self {
-        Self::start_with("")
+        Self::start_in(tempfile::tempdir().expect("a temporary directory"), "")
     }
 
     /// Starts a server that takes connections with and without TLS.
@@ -74,12 +75,6 @@ impl NatsServer {
         Self::start_in(dir, &tls)
     }
 
-    /// Starts a server with more lines of configuration.
-    #[must_use]
-    pub fn start_with(more: &str) -> Self {
-        Self::start_in(tempfile::tempdir().expect("a temporary directory"), more)
-    }
-
     fn start_in(dir: TempDir, more: &str) -> Self {
         let port = free_port();
         let store = dir.path().join("store");
@@ -88,7 +83,9 @@ impl NatsServer {
              jetstream {{ store_dir: {store:?} }}\n\
              authorization {{ users: [\n\
              {{ user: anyone, password: anyone }},\n\
-             {{ user: {NATS_USER}, password: {NATS_PASSWORD:?} }} ] }}\n\
+             {{ user: {NATS_USER}, password: {NATS_PASSWORD:?} }},\n\
+             {{ user: limited, password: limited,\n\
+             permissions: {{ publish: {{ deny: [\"denied.>\"] }} }} }} ] }}\n\
              no_auth_user: anyone\n{more}\n"
         );
         fs::write(dir.path().join("config"), config).unwrap();

@@ -61,9 +61,7 @@ async fn a_stream_confirms_a_message_and_recognises_it_when_it_comes_again() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_no_stream_takes_says_why_and_harms_no_other_message() {
-    let rights = "authorization { users: [ { user: limited, password: limited, permissions: \
-                  { publish: { deny: [\"denied.>\"] } } } ] }";
-    let server = NatsServer::start_with(rights);
+    let server = NatsServer::start();
     server.make_stream("ALL", &["small.>", "denied.>"], &json!({ "max_msg_size": 1000 }));
     let url = format!("nats://limited:limited@127.0.0.1:{}", server.port);
     let mut session = session(&url).await;

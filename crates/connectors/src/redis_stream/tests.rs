@@ -88,7 +88,7 @@ async fn a_session_goes_to_the_server_that_accepts_writes() {
     let port = second.port.to_string();
     first.cli(&["REPLICAOF", "127.0.0.1", &port]);
     let sent = session.send(&[to("orders").delivery(1)]).await;
-    assert!(shown(&sent.results)[0].contains("READONLY"), "{:?}", sent.results);
+    assert!(shown(&sent.results)[0].contains("READONLY"), "{:?}", shown(&sent.results));
     assert!(sent.lost.is_some());
     let mut session = open(&url).await.unwrap();
     let sent = session.send(&[to("orders").delivery(1)]).await;
