@@ -1,35 +1,44 @@
-//! A Kafka cluster on loopback: three brokers of librdkafka's mock cluster, behind proxies that
-//! close, cut connections and encrypt.
+//! A Kafka cluster on loopback: brokers of librdkafka's mock cluster, behind listeners that close,
+//! cut connections, encrypt and ask for a password.
 //!
-//! It keeps records in memory and speaks Kafka's protocol. It is not Apache Kafka: it asks for no
-//! password, has no largest record, and does not recognise a batch that it has already. The witness
-//! is librdkafka's consumer.
+//! It keeps records in memory and speaks Kafka's protocol. It is not Apache Kafka: it has no largest
+//! record, no rights, and does not recognise a batch that it has already. The witness is librdkafka's
+//! consumer.
 
 use std::cell::RefCell;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
-use std::path::Path;
+use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use crate::certificate::make_certificate;
 use crate::ports::free_port;
 use crate::servers::fetched;
 
 /// The modules that are fetched belong to it.
 const PYTHON: &str = "/usr/bin/python3";
 const SCRIPT: &str = include_str!("kafka.py");
-const BROKERS: usize = 3;
+/// The account of the secured listeners.
+pub const KAFKA_USER: &str = "punctual";
+/// The password of [`KAFKA_USER`], for SCRAM-SHA-512.
+pub const KAFKA_PASSWORD: &str = "hush-hush";
 /// The number of requests that write records.
 const PRODUCE: u16 = 0;
 
 /// A Kafka cluster in a process of its own, ended when it is dropped.
 pub struct KafkaCluster {
+    /// The ports of listeners without TLS and passwords, one for each broker.
     pub ports: Vec<u16>,
+    /// The same, for clients that come over a link: they name the ports of `advertise`.
+    pub linked_ports: Vec<u16>,
+    /// The ports of listeners with TLS and an account.
+    pub secured_ports: Vec<u16>,
     process: Child,
     link: RefCell<(ChildStdin, BufReader<ChildStdout>)>,
-    _dir: TempDir,
+    dir: TempDir,
 }
 
 /// A record of a topic.
@@ -51,29 +60,26 @@ impl KafkaRecord {
 }
 
 impl KafkaCluster {
-    /// Starts a cluster on free ports of loopback.
+    /// Starts a cluster of some brokers on free ports of loopback.
     #[must_use]
-    pub fn start() -> Self {
-        Self::start_in(tempfile::tempdir().expect("a temporary directory"), &[])
-    }
-
-    /// Starts a cluster that takes connections with TLS only.
-    #[must_use]
-    pub fn start_with_tls(certificate_pem: &str, key_pem: &str) -> Self {
+    pub fn start(brokers: usize) -> Self {
         let dir = tempfile::tempdir().expect("a temporary directory");
-        let (cert, key) = (dir.path().join("cert.pem"), dir.path().join("key.pem"));
-        fs::write(&cert, certificate_pem).unwrap();
-        fs::write(&key, key_pem).unwrap();
-        Self::start_in(dir, &[&cert, &key])
-    }
-
-    fn start_in(dir: TempDir, files: &[&Path]) -> Self {
-        let ports: Vec<u16> = (0..BROKERS).map(|_| free_port()).collect();
-        let words: Vec<String> = ports.iter().map(u16::to_string).collect();
+        let (certificate, key) = make_certificate();
+        let file = |name: &str, text: &str| {
+            let path = dir.path().join(name);
+            fs::write(&path, text).unwrap();
+            path
+        };
+        let (certificate, key) = (file("cert.pem", &certificate), file("key.pem", &key));
+        let ports = || (0..brokers).map(|_| free_port()).collect::<Vec<u16>>();
+        let (ports, linked_ports, secured_ports) = (ports(), ports(), ports());
+        let settings = json!({
+            "plain": ports, "linked": linked_ports, "secured": secured_ports,
+            "certificate": certificate, "key": key, "account": [KAFKA_USER, KAFKA_PASSWORD],
+        });
         let log = fs::File::create(dir.path().join("log")).unwrap();
         let mut process = Command::new(PYTHON)
-            .args(["-c", SCRIPT, &words.join(",")])
-            .args(files)
+            .args(["-c", SCRIPT, &settings.to_string()])
             .env("PYTHONPATH", fetched("confluent_kafka").join(".."))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -88,7 +94,8 @@ impl KafkaCluster {
             let log = fs::read_to_string(dir.path().join("log")).unwrap_or_default();
             panic!("the Kafka cluster did not start: {log}");
         }
-        Self { ports, process, link: RefCell::new((stdin, stdout)), _dir: dir }
+        let link = RefCell::new((stdin, stdout));
+        Self { ports, linked_ports, secured_ports, process, link, dir }
     }
 
     /// Returns the addresses of the brokers, separated by commas.
@@ -97,6 +104,17 @@ impl KafkaCluster {
         let addresses: Vec<String> =
             self.ports.iter().map(|port| format!("127.0.0.1:{port}")).collect();
         addresses.join(",")
+    }
+
+    /// The certificate of the authority of the secured listeners.
+    #[must_use]
+    pub fn authority_file(&self) -> PathBuf {
+        self.dir.path().join("cert.pem")
+    }
+
+    /// Makes the linked listeners name other ports: those of links to them.
+    pub fn advertise(&self, ports: &[u16]) {
+        self.run(&json!(["advertise", ports]));
     }
 
     pub fn make_topic(&self, name: &str, partitions: u16) {
@@ -130,7 +148,13 @@ impl KafkaCluster {
     /// Returns all records of a topic, in the order of each partition.
     #[must_use]
     pub fn records(&self, topic: &str, partitions: u16) -> Vec<KafkaRecord> {
-        let records = self.run(&json!(["read", topic, partitions]));
+        self.records_from(topic, &vec![0; usize::from(partitions)])
+    }
+
+    /// Returns the records of a topic from the offset of each partition on.
+    #[must_use]
+    pub fn records_from(&self, topic: &str, offsets: &[u64]) -> Vec<KafkaRecord> {
+        let records = self.run(&json!(["read", topic, offsets.len(), offsets]));
         let text = |value: &Value| value.as_str().map(str::to_owned);
         let record = |record: &Value| KafkaRecord {
             partition: record["partition"].as_u64().unwrap(),

@@ -15,6 +15,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use crate::certificate::make_certificate;
 use crate::ports::free_port;
 use crate::server_process::ServerProcess;
 use crate::servers::fetched;
@@ -54,44 +55,42 @@ impl NatsMessage {
 }
 
 impl NatsServer {
-    /// Starts a server on a free port of loopback. Users without a password may do everything; the
-    /// user `limited` with the password `limited` may publish to all subjects but `denied.>`.
+    /// Starts a server on a free port of loopback, which takes connections with and without TLS.
+    ///
+    /// Users without a password may do everything; the user `limited` with the password `limited`
+    /// may publish to all subjects but `denied.>`.
     #[must_use]
     pub fn start() -> Self {
-        Self::start_in(tempfile::tempdir().expect("a temporary directory"), "")
-    }
-
-    /// Starts a server that takes connections with and without TLS.
-    #[must_use]
-    pub fn start_with_tls(certificate_pem: &str, key_pem: &str) -> Self {
         let dir = tempfile::tempdir().expect("a temporary directory");
-        let path = |name: &str, pem: &str| {
+        let (certificate, key) = make_certificate();
+        let file = |name: &str, text: &str| {
             let path = dir.path().join(name);
-            fs::write(&path, pem).unwrap();
-            path.display().to_string()
+            fs::write(&path, text).unwrap();
+            path
         };
-        let (cert, key) = (path("cert.pem", certificate_pem), path("key.pem", key_pem));
-        let tls = format!("tls {{ cert_file: {cert:?}, key_file: {key:?} }}\nallow_non_tls: true");
-        Self::start_in(dir, &tls)
-    }
-
-    fn start_in(dir: TempDir, more: &str) -> Self {
-        let port = free_port();
-        let store = dir.path().join("store");
+        let (certificate, key) = (file("cert.pem", &certificate), file("key.pem", &key));
+        let (port, store) = (free_port(), dir.path().join("store"));
         let config = format!(
             "listen: \"127.0.0.1:{port}\"\nmax_payload: {NATS_MESSAGE_BYTES_MAX}\n\
              jetstream {{ store_dir: {store:?} }}\n\
+             tls {{ cert_file: {certificate:?}, key_file: {key:?} }}\nallow_non_tls: true\n\
              authorization {{ users: [\n\
              {{ user: anyone, password: anyone }},\n\
              {{ user: {NATS_USER}, password: {NATS_PASSWORD:?} }},\n\
              {{ user: limited, password: limited,\n\
              permissions: {{ publish: {{ deny: [\"denied.>\"] }} }} }} ] }}\n\
-             no_auth_user: anyone\n{more}\n"
+             no_auth_user: anyone\n"
         );
         fs::write(dir.path().join("config"), config).unwrap();
         let mut server = Self { port, dir, process: None };
         server.start_again();
         server
+    }
+
+    /// The certificate of the server's authority.
+    #[must_use]
+    pub fn authority_file(&self) -> PathBuf {
+        self.dir.path().join("cert.pem")
     }
 
     /// Starts the server again, with the same port and streams.
@@ -144,6 +143,12 @@ impl NatsServer {
     /// Returns the messages of a stream, in order.
     #[must_use]
     pub fn messages(&self, stream: &str) -> Vec<NatsMessage> {
+        self.messages_after(stream, 0)
+    }
+
+    /// Returns the messages of a stream behind a sequence number, in order.
+    #[must_use]
+    pub fn messages_after(&self, stream: &str, after: u64) -> Vec<NatsMessage> {
         let info = self.request(&format!("$JS.API.STREAM.INFO.{stream}"), &json!({}));
         let state = info.expect("an answer")["state"].clone();
         let (first, last) = (state["first_seq"].as_u64(), state["last_seq"].as_u64());
@@ -164,7 +169,7 @@ impl NatsServer {
                 payload: text("data"),
             }
         };
-        (first.unwrap_or(1).max(1)..=last.unwrap_or(0)).map(read).collect()
+        (first.unwrap_or(1).max(after + 1)..=last.unwrap_or(0)).map(read).collect()
     }
 
     fn request(&self, subject: &str, body: &Value) -> Option<Value> {

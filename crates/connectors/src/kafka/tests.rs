@@ -22,7 +22,7 @@ fn to(topic: &str) -> Wanted {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn records_are_confirmed_with_headers_in_the_partition_of_their_key() {
-    let cluster = KafkaCluster::start();
+    let cluster = KafkaCluster::start(3);
     cluster.make_topic("orders", 7);
     let mut session = session(&cluster).await;
     let key = Some("foobar".to_owned());
@@ -56,7 +56,7 @@ async fn records_are_confirmed_with_headers_in_the_partition_of_their_key() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_broker_that_refuses_a_record_says_why() {
-    let cluster = KafkaCluster::start();
+    let cluster = KafkaCluster::start(3);
     cluster.make_topic("orders", 1);
     let mut session = session(&cluster).await;
     // Message too large, topic authorization failed, invalid record.
@@ -78,7 +78,7 @@ async fn a_broker_that_refuses_a_record_says_why() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_leader_that_moved_costs_no_attempt() {
-    let cluster = KafkaCluster::start();
+    let cluster = KafkaCluster::start(3);
     cluster.make_topic("orders", 1);
     let mut session = session(&cluster).await;
     // Not the leader of the partition.
@@ -90,7 +90,7 @@ async fn a_leader_that_moved_costs_no_attempt() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn brokers_that_are_gone_end_the_session() {
-    let cluster = KafkaCluster::start();
+    let cluster = KafkaCluster::start(3);
     cluster.make_topic("orders", 1);
     let mut session = session(&cluster).await;
     assert_eq!(session.check().await, Ok(()));
@@ -111,7 +111,7 @@ async fn brokers_that_are_gone_end_the_session() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slow_cluster_leaves_the_outcome_unknown() {
-    let cluster = KafkaCluster::start();
+    let cluster = KafkaCluster::start(3);
     cluster.make_topic("orders", 1);
     let mut session = session(&cluster).await;
     let first = session.send(&[to("orders").delivery(1)]).await;
@@ -126,29 +126,11 @@ async fn a_slow_cluster_leaves_the_outcome_unknown() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_topic_that_is_not_there_fails_and_is_not_made() {
-    let cluster = KafkaCluster::start();
+    let cluster = KafkaCluster::start(3);
     let mut session = session(&cluster).await;
     let batch = [to("missing").delivery(1), to("missing").delivery(2)];
     let sent = session.send(&batch).await;
     let results = shown(&sent.results);
     assert!(results.iter().all(|result| result.starts_with("failed: ")), "{results:?}");
     assert!(results[0].contains("missing"), "{results:?}");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_connection_can_be_encrypted() {
-    let certified = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).unwrap();
-    let (cert, key) = (certified.cert.pem(), certified.signing_key.serialize_pem());
-    let cluster = KafkaCluster::start_with_tls(&cert, &key);
-    cluster.make_topic("orders", 1);
-    let dir = tempfile::tempdir().unwrap();
-    let authority = dir.path().join("ca.pem");
-    std::fs::write(&authority, cert).unwrap();
-    let url = format!("kafkas://{}", cluster.addresses());
-    let toml = format!("kind = \"kafka\"\nurl = {url:?}");
-    let error = open(&toml).await.err().unwrap();
-    assert!(error.contains("certificate"), "{error}");
-    let mut session = open(&format!("{toml}\ntls_ca = {authority:?}")).await.unwrap();
-    let sent = session.send(&[to("orders").delivery(1)]).await;
-    assert!(shown(&sent.results)[0].starts_with("acked"), "{:?}", sent.results);
 }

@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use punctual_core::{Guarantee, MessageSystem};
-use punctual_test_support::nats::{NATS_MESSAGE_BYTES_MAX, NATS_PASSWORD};
+use punctual_test_support::nats::NATS_MESSAGE_BYTES_MAX;
 use punctual_test_support::{NatsServer, wait_for};
 use serde_json::json;
 
@@ -126,36 +126,6 @@ async fn a_session_ends_with_its_connection() {
     });
     let error = open(&format!("kind = \"nats\"\nurl = {:?}", server.url())).await.err().unwrap();
     assert!(error.contains("refused"), "{error}");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_user_needs_its_password_and_a_server_its_certificate() {
-    let certified = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).unwrap();
-    let (cert, key) = (certified.cert.pem(), certified.signing_key.serialize_pem());
-    let server = NatsServer::start_with_tls(&cert, &key);
-    server.make_stream("ORDERS", &["orders"], &json!({}));
-    let dir = tempfile::tempdir().unwrap();
-    let authority = dir.path().join("ca.pem");
-    std::fs::write(&authority, cert).unwrap();
-    let port = server.port;
-    let ca = format!("tls_ca = {authority:?}");
-    for (url, ca, problem) in [
-        (format!("tls://punctual:{NATS_PASSWORD}@127.0.0.1:{port}"), ca.as_str(), None),
-        (format!("tls://punctual:wrong@127.0.0.1:{port}"), &ca, Some("uthorization")),
-        (format!("tls://127.0.0.1:{port}"), "", Some("certificate")),
-    ] {
-        let opened = open(&format!("kind = \"nats\"\nurl = {url:?}\n{ca}")).await;
-        match problem {
-            None => {
-                let sent = opened.unwrap().send(&[to("orders").delivery(1)]).await;
-                assert_eq!(shown(&sent.results), ["acked: stream ORDERS, sequence 1"]);
-            }
-            Some(problem) => {
-                let error = opened.err().unwrap();
-                assert!(error.contains(problem) && !error.contains("wrong"), "{error}");
-            }
-        }
-    }
 }
 
 #[test]
