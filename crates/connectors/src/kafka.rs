@@ -18,7 +18,7 @@ use punctual_core::{AttemptResult, ConnectionName};
 use punctual_engine::Delivery;
 use tokio::time::timeout;
 
-use crate::connection::{MessageFormat, MessageLink};
+use crate::connection::{MessageFormat, MessageLink, SaslMechanism};
 use crate::connection_settings::CONNECT_TIMEOUT;
 use crate::message::SinkMessage;
 use crate::sink::{
@@ -94,8 +94,10 @@ impl KafkaSession {
             config
         });
         let user = endpoint.user.as_ref().zip(endpoint.password.as_ref());
-        let user = user.map(|(user, password)| {
-            AuthConfig::sasl_scram_sha512(user.clone(), password.reveal().to_owned())
+        let user = user.map(|(user, password)| match sink.link.sasl {
+            SaslMechanism::Plain => AuthConfig::sasl_plain(user, password.reveal()),
+            SaslMechanism::ScramSha256 => AuthConfig::sasl_scram_sha256(user, password.reveal()),
+            SaslMechanism::ScramSha512 => AuthConfig::sasl_scram_sha512(user, password.reveal()),
         });
         let security = match (user, tls) {
             (Some(user), Some(tls)) => user.with_tls(tls),

@@ -237,6 +237,10 @@ impl NatsSession {
                 failed("no stream of JetStream has the subject")
             }
             (PublishErrorKind::MaxPayloadExceeded, _) => refused(&with_source(&error)),
+            (PublishErrorKind::BrokenPipe, _) => {
+                let lost = self.lost().map(|lost| lost.0);
+                window.unknown(at, lost.as_deref().unwrap_or("the connection was lost"))
+            }
             (PublishErrorKind::MaxAckPending, _) => failed("too many messages are unconfirmed"),
             _ => window.unknown(at, &with_source(&error)),
         }

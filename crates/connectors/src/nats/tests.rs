@@ -119,8 +119,10 @@ async fn a_session_ends_with_its_connection() {
     server.suspend();
     let batch = [to("orders").delivery(1)];
     let (sent, ()) = tokio::join!(session.send(&batch), async { server.kill() });
-    assert_eq!(shown(&sent.results), ["failed: the server has closed the connection"]);
-    assert!(sent.lost.is_some());
+    // Which of both depends on what the client notices first.
+    let expected = ["the server has closed the connection", "the connection was lost"];
+    let results = shown(&sent.results);
+    assert!(expected.iter().any(|text| results == [format!("failed: {text}")]), "{results:?}");
     wait_for("the idle session to notice", || {
         other.check().now_or_never().is_some_and(|checked| checked.is_err())
     });
