@@ -24,11 +24,16 @@ use crate::wait::wait_for;
 const SYSTEM_USER: &str = "rabbitmq";
 /// The program of Debian's package.
 const PROGRAM: &str = "/usr/lib/rabbitmq/bin/rabbitmq-server";
-/// Accounts. `limited` may publish to exchanges whose name begins with `open`, and to queues.
-const DEFINITIONS: &str = r#"{"vhosts": [{"name": "/"}], "users": [
+/// The password of the accounts that are not `guest`.
+pub const PASSWORD: &str = "hush-hush";
+/// Accounts and virtual hosts. `limited` may publish to exchanges whose name begins with `open`, and to queues.
+const DEFINITIONS: &str = r#"{"vhosts": [{"name": "/"}, {"name": "shop"}], "users": [
 {"name": "guest", "password": "guest", "tags": "administrator"},
+{"name": "punctual", "password": "hush-hush", "tags": ""},
 {"name": "limited", "password": "hush-hush", "tags": ""}], "permissions": [
 {"user": "guest", "vhost": "/", "configure": ".*", "write": ".*", "read": ".*"},
+{"user": "punctual", "vhost": "/", "configure": "", "write": ".*", "read": ""},
+{"user": "punctual", "vhost": "shop", "configure": "", "write": ".*", "read": ""},
 {"user": "limited", "vhost": "/", "configure": "", "write": "^(open.*|amq.default)$", "read": ""}]}"#;
 /// Runs one command of the witness. `$1` is the port, then the command and its words.
 const WITNESS: &str = include_str!("rabbitmq.py");

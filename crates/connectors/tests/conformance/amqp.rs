@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use punctual_core::{MessageAddress, MessageOptions, MessageSystem};
 use punctual_test_support::RabbitmqServer;
-use punctual_test_support::rabbitmq::MESSAGE_BYTES_MAX;
+use punctual_test_support::rabbitmq::{MESSAGE_BYTES_MAX, PASSWORD};
 
 use crate::suite::{SecuredSettings, SinkSystem, WitnessedMessage};
 
@@ -28,6 +28,8 @@ impl AmqpSystem {
 
 impl SinkSystem for AmqpSystem {
     const ATTRIBUTE_PREFIX: &'static str = "cloudEvents_";
+    const PAGE: &'static str = include_str!("../../../../docs/connectors/rabbitmq.md");
+    const PAGE_HOST: &'static str = "mq.internal";
 
     fn start() -> Self {
         Self::over(RabbitmqServer::shared())
@@ -48,9 +50,10 @@ impl SinkSystem for AmqpSystem {
     fn secured(&self) -> SecuredSettings {
         let port = self.server.tls_port;
         SecuredSettings {
-            settings: format!("kind = \"amqp\"\nurl = \"amqps://guest@127.0.0.1:{port}\"\n"),
+            settings: format!("kind = \"amqp\"\nurl = \"amqps://punctual@127.0.0.1:{port}\"\n"),
             authority: self.server.authority_file(),
-            password: "guest",
+            port,
+            password: PASSWORD,
         }
     }
 
@@ -83,7 +86,7 @@ impl SinkSystem for AmqpSystem {
 
     fn forbidden(&self) -> Option<(String, MessageAddress)> {
         let port = self.server.port;
-        let url = format!("amqp://limited:hush-hush@127.0.0.1:{port}");
+        let url = format!("amqp://limited:{PASSWORD}@127.0.0.1:{port}");
         Some((format!("kind = \"amqp\"\nurl = \"{url}\"\n"), address("amq.topic", "x")))
     }
 

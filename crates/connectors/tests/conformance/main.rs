@@ -4,7 +4,12 @@
 //! file that says how its server is started and what has arrived (`amqp`, `kafka` and so on). `run` carries
 //! deliveries with the real courier, without an engine.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a failed step is a failed test")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "a failed step is a failed test, and a measurement prints its figures"
+)]
 
 #[cfg(feature = "amqp")]
 mod amqp;
@@ -37,7 +42,14 @@ macro_rules! conformance {
                 a_slow_server_delays_no_other_connection,
                 deliveries_of_one_session_arrive_in_order,
                 a_courier_that_drains_returns_what_it_has_not_sent,
+                the_configuration_of_the_documentation_works,
             );
+
+            #[test]
+            #[ignore = "a measurement: see docs/performance.md"]
+            fn rate() {
+                crate::suite::rate_of_confirmed_deliveries::<$system>();
+            }
         }
     };
     (@cases $system:ty: $($case:ident,)+) => {

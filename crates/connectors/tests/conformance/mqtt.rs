@@ -32,6 +32,8 @@ fn witnessed(found: &Value) -> WitnessedMessage {
 
 impl SinkSystem for MqttSystem {
     const ATTRIBUTE_PREFIX: &'static str = "";
+    const PAGE: &'static str = include_str!("../../../../docs/connectors/mqtt.md");
+    const PAGE_HOST: &'static str = "mqtt.internal";
 
     fn start() -> Self {
         Self { server: MosquittoServer::start(), witness: None }
@@ -54,12 +56,17 @@ impl SinkSystem for MqttSystem {
         SecuredSettings {
             settings: format!("kind = \"mqtt\"\nurl = \"mqtts://{ACCOUNT}@127.0.0.1:{port}\"\n"),
             authority: self.server.authority_file(),
+            port,
             password: PASSWORD,
         }
     }
 
     fn make_place(&mut self) -> MessageAddress {
         self.witness = Some(self.server.subscribe(TOPIC));
+        address(TOPIC)
+    }
+
+    fn make_silent_place(&mut self) -> MessageAddress {
         address(TOPIC)
     }
 

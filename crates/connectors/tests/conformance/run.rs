@@ -131,14 +131,19 @@ impl CourierRun {
     pub(crate) fn outcomes(&self, count: usize) -> Outcomes {
         let mut outcomes = Outcomes::new();
         while outcomes.len() < count {
-            let reports = self.received.next(WAIT_MAX);
-            assert!(!reports.is_empty(), "{} of {count} reports", outcomes.len());
-            for report in reports {
-                let before = outcomes.insert(report.fire_id.to_string(), report.outcome);
-                assert!(before.is_none(), "two reports for {}", report.fire_id);
+            for (id, outcome) in self.next_outcomes() {
+                let before = outcomes.insert(id.clone(), outcome);
+                assert!(before.is_none(), "two reports for {id}");
             }
         }
         outcomes
+    }
+
+    /// Waits for the next reports.
+    pub(crate) fn next_outcomes(&self) -> Outcomes {
+        let reports = self.received.next(WAIT_MAX);
+        assert!(!reports.is_empty(), "there are no more reports");
+        reports.into_iter().map(|report| (report.fire_id.to_string(), report.outcome)).collect()
     }
 
     /// Carries deliveries and waits for their reports.

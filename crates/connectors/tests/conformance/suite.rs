@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use punctual_core::{MessageAddress, Outcome};
 use punctual_engine::{ConnectionState, Delivery};
-use punctual_test_support::{CutLink, pause, wait_for};
+use punctual_test_support::{CutLink, now_millis, pause, wait_for};
 
 use crate::run::{CONNECTION, CourierRun, Outcomes, is_acked};
 
@@ -33,6 +33,7 @@ pub(crate) struct SecuredSettings {
     /// The lines of the connection without `tls_ca` and `password`.
     pub(crate) settings: String,
     pub(crate) authority: PathBuf,
+    pub(crate) port: u16,
     pub(crate) password: &'static str,
 }
 
@@ -40,6 +41,12 @@ pub(crate) struct SecuredSettings {
 pub(crate) trait SinkSystem: Sized {
     /// What attributes of CloudEvents begin with.
     const ATTRIBUTE_PREFIX: &'static str;
+
+    /// The page of the documentation, whose first block of TOML is a connection.
+    const PAGE: &'static str;
+
+    /// What the page has and this machine has otherwise: its host, and the secured port.
+    const PAGE_HOST: &'static str;
 
     /// A server that other tests may use as well.
     fn start() -> Self;
@@ -58,6 +65,11 @@ pub(crate) trait SinkSystem: Sized {
     /// deliveries go. Called once per test.
     fn make_place(&mut self) -> MessageAddress;
 
+    /// A place for measurements, whose witness costs nothing.
+    fn make_silent_place(&mut self) -> MessageAddress {
+        self.make_place()
+    }
+
     /// The messages that have arrived since the last call. Returns within a second.
     fn arrived(&mut self) -> Vec<WitnessedMessage>;
 
@@ -74,6 +86,13 @@ pub(crate) trait SinkSystem: Sized {
 
     fn start_again(&mut self);
 }
+
+/// Deliveries of a measurement, unless `PUNCTUAL_RATE_DELIVERIES` has another number.
+const RATE_DELIVERIES: usize = 100_000;
+/// Deliveries of a measurement that wait or are in flight at the same time, as an owner has them.
+const RATE_OUTSTANDING: usize = 4_096;
+/// Bytes of the padding of each body.
+const RATE_BYTES: usize = 100;
 
 /// Waits until some messages have arrived.
 fn arrived(system: &mut impl SinkSystem, count: usize) -> Vec<WitnessedMessage> {
@@ -210,7 +229,7 @@ pub(crate) fn what_is_too_large_is_never_confirmed_and_harms_no_other<S: SinkSys
 
 pub(crate) fn a_wrong_password_is_a_connection_that_is_away_with_the_reason<S: SinkSystem>() {
     let system = S::start();
-    let SecuredSettings { settings, authority, password } = system.secured();
+    let SecuredSettings { settings, authority, password, .. } = system.secured();
     let file = tempfile::NamedTempFile::new().unwrap();
     let settings = format!(
         "{settings}tls_ca = \"{}\"\npassword = \"@{}\"\n",
@@ -232,7 +251,7 @@ pub(crate) fn a_wrong_password_is_a_connection_that_is_away_with_the_reason<S: S
 pub(crate) fn tls_checks_the_certificate_of_the_server<S: SinkSystem>() {
     let mut system = S::start();
     let place = system.make_place();
-    let SecuredSettings { settings, authority, password } = system.secured();
+    let SecuredSettings { settings, authority, password, .. } = system.secured();
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(&file, password).unwrap();
     let settings = format!("{settings}password = \"@{}\"\n", file.path().display());
@@ -383,4 +402,58 @@ pub(crate) fn a_courier_that_drains_returns_what_it_has_not_sent<S: SinkSystem>(
     wait_for("the courier to be idle", || run.courier().is_idle());
     pause(Duration::from_millis(50));
     assert!(system.arrived().is_empty());
+}
+
+pub(crate) fn the_configuration_of_the_documentation_works<S: SinkSystem>() {
+    let system = S::start();
+    let SecuredSettings { authority, password, port, .. } = system.secured();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(&file, password).unwrap();
+    let block = S::PAGE.split("```toml\n").nth(1).unwrap().split("```").next().unwrap();
+    let mut settings = String::new();
+    for line in block.lines().skip(1) {
+        let line = match line.split(' ').next() {
+            Some("password") => format!("password = \"@{}\"", file.path().display()),
+            Some("tls_ca") => format!("tls_ca = \"{}\"", authority.display()),
+            // The suite opens its connections to all namespaces.
+            Some("namespaces") => continue,
+            _ => line.replace(S::PAGE_HOST, &format!("127.0.0.1:{port}")),
+        };
+        settings.push_str(&line);
+        settings.push('\n');
+    }
+    CourierRun::start(&settings).test().unwrap();
+}
+
+/// Prints how many deliveries a second are confirmed, and the CPU time of this process for each.
+pub(crate) fn rate_of_confirmed_deliveries<S: SinkSystem>() {
+    let wanted = std::env::var("PUNCTUAL_RATE_DELIVERIES").ok();
+    let count = wanted.map_or(RATE_DELIVERIES, |text| text.parse().unwrap());
+    let mut system = S::start_own();
+    let place = system.make_silent_place();
+    let mut run = CourierRun::start(&system.settings(system.port()));
+    run.wait_until_ready();
+    let mut waiting: Vec<_> = (0..count).map(|_| run.delivery(&place, RATE_BYTES)).collect();
+    let (began, cpu_before) = (now_millis(), cpu_millis());
+    let (mut outstanding, mut done) = (0, 0);
+    while done < count {
+        let room = (RATE_OUTSTANDING - outstanding).min(waiting.len());
+        run.carry(waiting.split_off(waiting.len() - room));
+        outstanding += room;
+        let outcomes = run.next_outcomes();
+        assert!(outcomes.values().all(|outcome| *outcome == Some(Outcome::Acked)));
+        outstanding -= outcomes.len();
+        done += outcomes.len();
+    }
+    let (millis, cpu) = (now_millis() - began, cpu_millis() - cpu_before);
+    let per_second = count as u128 * 1000 / millis.max(1);
+    let cpu_each = cpu * 1000 / count as u128;
+    println!("{count} confirmed in {millis} ms: {per_second}/s, CPU {cpu_each} us each");
+}
+
+/// The CPU time of this process, by the machine's clock ticks of 10 ms.
+fn cpu_millis() -> u128 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
+    let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
+    fields[11..13].iter().map(|ticks| ticks.parse::<u128>().unwrap() * 10).sum()
 }
