@@ -1,9 +1,9 @@
 //! A Kafka cluster on loopback: brokers of librdkafka's mock cluster, behind listeners that close,
 //! cut connections, encrypt and ask for a password.
 //!
-//! It keeps records in memory and speaks Kafka's protocol. It is not Apache Kafka: it has no largest
-//! record, no rights, and does not recognise a batch that it has already. The witness is librdkafka's
-//! consumer.
+//! It keeps records in memory and speaks Kafka's protocol. It is not Apache Kafka: it has no
+//! largest record, no rights, and does not recognise a batch that it has already. The witness is
+//! librdkafka's consumer.
 
 use std::cell::RefCell;
 use std::fs;

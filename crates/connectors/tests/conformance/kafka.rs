@@ -1,8 +1,8 @@
 //! Kafka: a topic of librdkafka's mock cluster, read by librdkafka's consumer.
 //!
 //! What the mock cluster cannot do: it cannot be killed and keep its records, so its listeners
-//! close instead; it takes records of any size, and has no rights (what errors of both kinds mean is
-//! tested beside the sink).
+//! close instead; it takes records of any size, and has no rights (what errors of both kinds mean
+//! is tested beside the sink).
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -25,6 +25,8 @@ fn address(topic: &str) -> MessageAddress {
 
 impl SinkSystem for KafkaSystem {
     const ATTRIBUTE_PREFIX: &'static str = "ce_";
+    const PAGE: &'static str = include_str!("../../../../docs/connectors/kafka.md");
+    const PAGE_HOST: &'static str = "kafka-1.internal,kafka-2.internal";
 
     fn start() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -57,6 +59,7 @@ impl SinkSystem for KafkaSystem {
         SecuredSettings {
             settings: format!("kind = \"kafka\"\nurl = \"{url}\"\n"),
             authority: self.cluster.authority_file(),
+            port: self.cluster.secured_ports[0],
             password: KAFKA_PASSWORD,
         }
     }
@@ -64,6 +67,11 @@ impl SinkSystem for KafkaSystem {
     fn make_place(&mut self) -> MessageAddress {
         self.cluster.make_topic(&self.topic, 1);
         address(&self.topic)
+    }
+
+    fn make_silent_place(&mut self) -> MessageAddress {
+        self.cluster.make_topic("open-rate", 6);
+        address("open-rate")
     }
 
     fn arrived(&mut self) -> Vec<WitnessedMessage> {

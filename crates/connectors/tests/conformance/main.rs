@@ -1,8 +1,8 @@
 //! What every sink for messages does, against real servers.
 //!
 //! `suite` has the cases, each a function over a [`suite::SinkSystem`]. A kind of system is one
-//! file that says how its server is started and what has arrived (`amqp`, `kafka` and so on). `run` carries
-//! deliveries with the real courier, without an engine.
+//! file that says how its server is started and what has arrived (`amqp`, `kafka` and so on). `run`
+//! carries deliveries with the real courier, without an engine.
 
 #![allow(
     clippy::unwrap_used,

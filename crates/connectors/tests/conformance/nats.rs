@@ -27,6 +27,8 @@ fn settings(scheme: &str, user: &str, port: u16) -> String {
 
 impl SinkSystem for NatsSystem {
     const ATTRIBUTE_PREFIX: &'static str = "ce-";
+    const PAGE: &'static str = include_str!("../../../../docs/connectors/nats.md");
+    const PAGE_HOST: &'static str = "nats-1.internal,nats-2.internal";
 
     fn start() -> Self {
         Self { server: NatsServer::start(), read: 0 }
@@ -47,7 +49,7 @@ impl SinkSystem for NatsSystem {
     fn secured(&self) -> SecuredSettings {
         let authority: PathBuf = self.server.authority_file();
         let settings = settings("tls", &format!("{NATS_USER}@"), self.server.port);
-        SecuredSettings { settings, authority, password: NATS_PASSWORD }
+        SecuredSettings { settings, authority, port: self.server.port, password: NATS_PASSWORD }
     }
 
     fn make_place(&mut self) -> MessageAddress {

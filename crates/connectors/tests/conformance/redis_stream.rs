@@ -46,6 +46,8 @@ impl RedisStreamSystem {
 
 impl SinkSystem for RedisStreamSystem {
     const ATTRIBUTE_PREFIX: &'static str = "ce-";
+    const PAGE: &'static str = include_str!("../../../../docs/connectors/redis-streams.md");
+    const PAGE_HOST: &'static str = "redis.internal";
 
     fn start() -> Self {
         let dir = tempfile::tempdir().unwrap();
@@ -93,6 +95,7 @@ impl SinkSystem for RedisStreamSystem {
         SecuredSettings {
             settings: format!("kind = \"redis\"\nurl = \"{url}\"\n"),
             authority: self.file("cert.pem"),
+            port: self.tls_port,
             password: PASSWORD,
         }
     }
