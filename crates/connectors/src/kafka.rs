@@ -24,7 +24,7 @@ use crate::message::SinkMessage;
 use crate::sink::{
     DynFuture, SendResult, SessionLost, Sink, SinkSession, confirmed, failed, refused,
 };
-use crate::window::Window;
+use crate::window::BatchWindow;
 
 /// How long a broker may take for one request: until a replica that does not answer has left the
 /// in-sync ones.
@@ -136,7 +136,7 @@ impl KafkaSession {
         &self,
         batch: &[Delivery],
         pending: &mut Vec<(usize, DeliveryHandle)>,
-        window: &mut Window<'_>,
+        window: &mut BatchWindow<'_>,
         fatal: &mut Option<SessionLost>,
     ) {
         // The topic is the same for all. Without its partitions nothing can be sent, and each
@@ -187,7 +187,7 @@ impl KafkaSession {
     /// What the end of a record means for its delivery.
     fn result(
         &self,
-        window: &Window<'_>,
+        window: &BatchWindow<'_>,
         at: usize,
         ended: Result<RecordMetadata, KrafkaError>,
     ) -> AttemptResult {
@@ -229,10 +229,10 @@ impl KafkaSession {
 impl SinkSession for KafkaSession {
     fn send<'a>(&'a mut self, batch: &'a [Delivery]) -> DynFuture<'a, SendResult> {
         Box::pin(async move {
-            let mut window = Window::new(batch);
+            let mut window = BatchWindow::new(batch);
             let mut pending = Vec::with_capacity(batch.len());
             let mut fatal = None;
-            let produced = Window::within(batch, async {
+            let produced = BatchWindow::within(batch, async {
                 tokio::select! {
                     () = self.produce(batch, &mut pending, &mut window, &mut fatal) => None,
                     lost = self.until_away() => Some(lost),

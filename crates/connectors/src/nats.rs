@@ -31,7 +31,7 @@ use crate::message::SinkMessage;
 use crate::sink::{
     DynFuture, SendResult, SessionLost, Sink, SinkSession, confirmed, failed, refused,
 };
-use crate::window::Window;
+use crate::window::BatchWindow;
 
 /// How often the library asks an idle server whether it is there. The third unanswered question
 /// ends the connection.
@@ -173,7 +173,7 @@ impl NatsSession {
         &self,
         batch: &[Delivery],
         acks: &mut Vec<PendingAck>,
-        window: &mut Window<'_>,
+        window: &mut BatchWindow<'_>,
     ) {
         self.events.send_modify(|state| state.denied.clear());
         let mut state = self.events.subscribe();
@@ -222,7 +222,7 @@ impl NatsSession {
     /// What an answer means for a delivery.
     fn result(
         &self,
-        window: &Window<'_>,
+        window: &BatchWindow<'_>,
         at: usize,
         answer: Result<PublishAck, PublishError>,
     ) -> AttemptResult {
@@ -250,9 +250,9 @@ impl NatsSession {
 impl SinkSession for NatsSession {
     fn send<'a>(&'a mut self, batch: &'a [Delivery]) -> DynFuture<'a, SendResult> {
         Box::pin(async move {
-            let mut window = Window::new(batch);
+            let mut window = BatchWindow::new(batch);
             let mut acks = Vec::with_capacity(batch.len());
-            Window::within(batch, self.publish(batch, &mut acks, &mut window)).await;
+            BatchWindow::within(batch, self.publish(batch, &mut acks, &mut window)).await;
             // Confirmations behind one that is missing may have come.
             for PendingAck { at, answer, .. } in acks {
                 if !window.has(at)

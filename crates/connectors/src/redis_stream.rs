@@ -19,7 +19,7 @@ use crate::connection::{MessageFormat, MessageLink};
 use crate::connection_settings::CONNECT_TIMEOUT;
 use crate::message::SinkMessage;
 use crate::sink::{DynFuture, SendResult, SessionLost, Sink, SinkSession, confirmed, failed};
-use crate::window::Window;
+use crate::window::BatchWindow;
 
 /// The field of an entry that has the body.
 const PAYLOAD: &str = "payload";
@@ -142,7 +142,7 @@ struct RedisStreamSession {
 impl SinkSession for RedisStreamSession {
     fn send<'a>(&'a mut self, batch: &'a [Delivery]) -> DynFuture<'a, SendResult> {
         Box::pin(async move {
-            let mut window = Window::new(batch);
+            let mut window = BatchWindow::new(batch);
             let (mut pipeline, mut sent) = (Pipeline::with_capacity(batch.len()), Vec::new());
             for (at, delivery) in batch.iter().enumerate() {
                 match entry(delivery, self.format) {
@@ -157,7 +157,7 @@ impl SinkSession for RedisStreamSession {
                 return window.end(None);
             }
             let answers = self.connection.send_packed_commands(&pipeline, 0, sent.len());
-            let answers = match Window::within(batch, answers).await {
+            let answers = match BatchWindow::within(batch, answers).await {
                 Some(Ok(answers)) => answers,
                 Some(Err(error)) => return window.end(Some(SessionLost(error.to_string()))),
                 // Answers come in order, so nothing that follows would be understood.

@@ -15,12 +15,12 @@ use crate::sink::{SendResult, SessionLost, unknown};
 const MARGIN_MAX: Duration = Duration::from_millis(100);
 
 /// A batch, and the results that are known so far.
-pub(crate) struct Window<'a> {
+pub(crate) struct BatchWindow<'a> {
     batch: &'a [Delivery],
     results: Vec<Option<AttemptResult>>,
 }
 
-impl<'a> Window<'a> {
+impl<'a> BatchWindow<'a> {
     pub(crate) fn new(batch: &'a [Delivery]) -> Self {
         Self { batch, results: vec![None; batch.len()] }
     }

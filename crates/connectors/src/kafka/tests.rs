@@ -89,6 +89,24 @@ async fn a_leader_that_moved_costs_no_attempt() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_answer_that_was_lost_costs_no_attempt() {
+    let cluster = KafkaCluster::start(1);
+    cluster.make_topic("orders", 1);
+    let mut session = session(&cluster).await;
+    let first = session.send(&[to("orders").delivery(1)]).await;
+    assert!(shown(&first.results)[0].starts_with("acked"), "{:?}", first.results);
+    cluster.cut_after_requests();
+    let second = to("orders").delivery(2);
+    let sent = session.send(std::slice::from_ref(&second)).await;
+    assert!(shown(&sent.results)[0].starts_with("acked"), "{:?}", sent.results);
+    // The mock cluster does not recognise the sequence numbers, so it has the record twice.
+    let id = second.fire_id.to_string();
+    let records = cluster.records("orders", 1);
+    let ids = records[1..].iter().map(|record| record.header("webhook-id"));
+    assert!(records.len() >= 2 && ids.into_iter().all(|found| found == Some(&*id)), "{records:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn brokers_that_are_gone_end_the_session() {
     let cluster = KafkaCluster::start(3);
     cluster.make_topic("orders", 1);
