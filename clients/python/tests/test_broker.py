@@ -35,7 +35,8 @@ from punctual import (
 from punctual.records import Touched
 from punctual.testing import BrokerProcess
 
-from .conftest import SERVE, WAIT_SECONDS_MAX
+from .cluster import SERVE
+from .conftest import WAIT_SECONDS_MAX
 
 
 def test_a_task_is_scheduled_shown_and_cancelled(client: Client) -> None:
