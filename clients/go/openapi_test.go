@@ -389,7 +389,7 @@ func callEverything(ctx context.Context, t *testing.T, c *Client) {
 	}
 	_, err = c.DryRunOperation(ctx, VerbPause, TaskFilter{KeyPrefix: "none-"})
 	check("DryRunOperation", err)
-	operation, err := c.StartOperation(ctx, VerbPause, TaskFilter{KeyPrefix: "none-"})
+	operation, err := c.StartOperation(ctx, VerbSpread, TaskFilter{KeyPrefix: "none-"}, Later(time.Minute))
 	check("StartOperation", err)
 	_, err = c.Operation(ctx, operation.ID)
 	check("Operation", err)

@@ -683,7 +683,7 @@ export interface FireFilter {
   to?: Instant;
 }
 
-export type OperationVerb = "cancel" | "pause" | "resume" | "fire";
+export type OperationVerb = "cancel" | "pause" | "resume" | "fire" | "shift" | "spread";
 
 /** The filter of an operation, as answered. */
 export interface OperationFilter {
@@ -698,6 +698,8 @@ export interface OperationFilter {
 export interface NewOperation {
   do: OperationVerb;
   where: TaskFilter;
+  /** How much later `shift` makes each task due; `spread` by a part of it that is different for each. */
+  later?: Duration;
   dryRun?: boolean;
 }
 
@@ -705,6 +707,7 @@ export interface Operation {
   id: string;
   do: OperationVerb;
   where: OperationFilter;
+  later?: string | null;
   state: "running" | "done" | "stopped" | "failed";
   matched: number;
   changed: number;

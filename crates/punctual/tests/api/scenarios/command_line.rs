@@ -17,8 +17,9 @@ const PAGES_MAX: usize = 1_000;
 /// Bytes of an argument: the system takes no longer ones.
 const ARGUMENT_BYTES_MAX: usize = 100_000;
 
-pub(super) fn driver(address: SocketAddr) -> Box<dyn Driver> {
-    Box::new(CommandLine { address })
+/// A command has the address of one broker.
+pub(super) fn driver(addresses: &[SocketAddr]) -> Box<dyn Driver> {
+    Box::new(CommandLine { address: addresses[0] })
 }
 
 struct CommandLine {
