@@ -16,6 +16,7 @@ from urllib.parse import quote, urlencode
 from . import records as r
 from ._payload import plain
 from ._units import Duration, Instant, duration_text, instant_json, seconds
+from .alarms import AlarmCondition, AlarmReceiver
 from .errors import Problem, error_of
 from .targets import NewTask, TaskFields, TaskLike, task_json
 
@@ -660,8 +661,8 @@ class Calls:
         self,
         name: str,
         *,
-        when: Mapping[str, Json],
-        to: Mapping[str, Json],
+        when: AlarmCondition,
+        to: AlarmReceiver,
         repeat_after: Duration | None = None,
     ) -> Call[r.Alarm]:
         """Creates or replaces an alarm. `docs/alarms.md` has conditions and receivers."""

@@ -136,6 +136,13 @@ class RetryPolicy:
         return json
 
 
+class Dst(TypedDict, total=False):
+    """What a cron expression does in the hour that a change of the clocks leaves out or has twice."""
+
+    gap: Literal["after", "skip"] | str
+    overlap: Literal["once", "both"] | str
+
+
 class TaskFields(TypedDict, total=False):
     """The fields of a task. Exactly one of `after`, `at`, `cron`, `every` and `within` says when it fires."""
 
@@ -143,7 +150,7 @@ class TaskFields(TypedDict, total=False):
     at: Instant
     cron: str
     timezone: str
-    dst: Mapping[str, Json]
+    dst: Dst
     every: Duration
     starts_at: Instant
     ends_at: Instant

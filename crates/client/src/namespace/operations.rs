@@ -45,8 +45,8 @@ pub enum OperationVerb {
     Fire,
     /// It is due so much later. Cron and interval tasks cannot be moved.
     Shift(Duration),
-    /// It is due later by a part of this that is different for each task, so that tasks that are due
-    /// together are due evenly over this time.
+    /// It is due later by a part of this that is different for each task, so that tasks that are
+    /// due together are due evenly over this time.
     Spread(Duration),
 }
 
@@ -150,7 +150,8 @@ macro_rules! call {
 }
 
 impl Namespace {
-    /// Starts an operation: a verb for every task that matches and was created before. It is kept in the memory of the broker that took it.
+    /// Starts an operation: a verb for every task that matches and was created before. It is kept
+    /// in the memory of the broker that took it.
     ///
     /// # Errors
     /// [`Error::Problem`] with status 422 that names the field; any other [`Error`]. If the answer

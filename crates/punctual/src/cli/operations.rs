@@ -26,7 +26,7 @@ pub(crate) enum OperationsCommand {
   punctual operations start shop cancel --label campaign=7 --dry-run
   punctual operations start shop pause --kind recurring
   punctual operations start shop resume --all
-  punctual operations start shop spread --later 10m --from 2027-01-01T00:00:00Z --to 2027-01-01T00:01:00Z")]
+  punctual operations start shop spread --later 10m --key-prefix mail-")]
 pub(crate) struct StartArgs {
     /// The namespace
     namespace: String,

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use punctual_core::{Invalid, Namespace, Task, TaskId, Timestamp};
+use punctual_core::{Invalid, Namespace, TaskId, Timestamp};
 use serde_json::Value;
 
 use crate::problem::Problem;
@@ -30,6 +30,12 @@ pub(crate) enum BulkVerb {
     Pause,
     Resume,
     Fire,
+    Move(TaskMove),
+}
+
+/// How much later tasks are due.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum TaskMove {
     /// Each task is due so much later.
     Shift(Duration),
     /// Each task is due later by a share of this that follows from its id, so that tasks that are
@@ -44,8 +50,8 @@ impl BulkVerb {
     /// Reads a verb. `later` belongs to those that move tasks.
     pub(crate) fn parse(name: &str, later: Option<Duration>) -> Result<Self, Invalid> {
         let verb = match (name, later) {
-            ("shift", Some(later)) => return Ok(Self::Shift(later)),
-            ("spread", Some(later)) => return Ok(Self::Spread(later)),
+            ("shift", Some(later)) => return Ok(Self::Move(TaskMove::Shift(later))),
+            ("spread", Some(later)) => return Ok(Self::Move(TaskMove::Spread(later))),
             ("shift" | "spread", None) => {
                 return Err(Invalid::new("later", "must be given to shift or spread"));
             }
@@ -70,25 +76,26 @@ impl BulkVerb {
             Self::Pause => "pause",
             Self::Resume => "resume",
             Self::Fire => "fire",
-            Self::Shift(_) => "shift",
-            Self::Spread(_) => "spread",
+            Self::Move(TaskMove::Shift(_)) => "shift",
+            Self::Move(TaskMove::Spread(_)) => "spread",
         }
     }
 
-    /// How much later tasks are due, for the verbs that move them.
+    /// The duration that the caller gave, for the verbs that move tasks.
     pub(crate) fn later(self) -> Option<Duration> {
         match self {
-            Self::Shift(later) | Self::Spread(later) => Some(later),
+            Self::Move(TaskMove::Shift(later) | TaskMove::Spread(later)) => Some(later),
             _ => None,
         }
     }
+}
 
-    /// When a task is due after this verb, if the verb moves it.
-    pub(crate) fn moved(self, task: &Task) -> Option<Timestamp> {
+impl TaskMove {
+    /// When a task that was due at `fire_at` is due then.
+    pub(crate) fn time(self, id: TaskId, fire_at: Timestamp) -> Timestamp {
         match self {
-            Self::Shift(later) => Some(task.fire_at.after(later)),
-            Self::Spread(later) => Some(task.fire_at.after(later.mul_f64(share(task.id)))),
-            _ => None,
+            Self::Shift(later) => fire_at.after(later),
+            Self::Spread(later) => fire_at.after(later.mul_f64(share(id))),
         }
     }
 }

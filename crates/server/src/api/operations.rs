@@ -52,7 +52,8 @@ pub(crate) struct TaskSelection {
 
 impl TaskSelection {
     /// Restricts the selection to the tasks that a verb can change. Without a state, a resume is of
-    /// paused tasks, and a shift or spread of scheduled ones; dead tasks are dead letters, which have verbs of their own.
+    /// paused tasks, and a shift or spread of scheduled ones; dead tasks are dead letters, which
+    /// have verbs of their own.
     pub(crate) fn of_verb(mut self, verb: BulkVerb) -> Result<Self, Invalid> {
         match (verb, self.state) {
             (_, StateFilter::Dead) => {
@@ -60,9 +61,7 @@ impl TaskSelection {
                 return Err(Invalid::new("where.state", problem));
             }
             (BulkVerb::Resume, StateFilter::Living) => self.state = StateFilter::Paused,
-            (BulkVerb::Shift(_) | BulkVerb::Spread(_), StateFilter::Living) => {
-                self.state = StateFilter::Scheduled;
-            }
+            (BulkVerb::Move(_), StateFilter::Living) => self.state = StateFilter::Scheduled,
             _ => {}
         }
         Ok(self)
@@ -163,13 +162,13 @@ async fn walk(
             .iter()
             .filter(|task| is_included(task, operation.started_at))
             .filter(|task| !remembered.contains(&task.id))
-            .map(|task| TaskToChange { id: task.id, to: operation.verb.moved(task) })
+            .map(|task| TaskToChange { id: task.id, fire_at: task.fire_at })
             .collect();
         operation.update(|progress| progress.matched += tasks.len() as u64);
         // These may be found again: a fire and a move put a task at a later place.
-        let again = tasks.iter().filter(|task| match task.to {
-            Some(to) => to < filter.to,
-            None => operation.verb == BulkVerb::Fire,
+        let again = tasks.iter().filter(|task| match operation.verb {
+            BulkVerb::Move(to) => to.time(task.id, task.fire_at) < filter.to,
+            verb => verb == BulkVerb::Fire,
         });
         remembered.extend(again.map(|task| task.id));
         if remembered.len() > REMEMBERED_MAX {
@@ -190,8 +189,8 @@ fn is_included(task: &Task, started_at: Timestamp) -> bool {
 #[derive(Debug, Clone, Copy)]
 struct TaskToChange {
     id: TaskId,
-    /// When it is due then, if the verb moves it.
-    to: Option<Timestamp>,
+    /// When it was due when it was found.
+    fire_at: Timestamp,
 }
 
 /// Sends the verb to the owners of some tasks, again to those that are away for a moment.
@@ -201,7 +200,7 @@ async fn change(broker: &Broker, operation: &BulkOperation, mut tasks: Vec<TaskT
         let mut batch = CommandBatch::default();
         for task in &tasks {
             let subject = Subject::Id(operation.namespace.clone(), task.id);
-            batch.push(task.id.partition(), command(operation.verb, subject, task.to));
+            batch.push(task.id.partition(), command(operation.verb, subject, *task));
         }
         let results = batch.run(&broker.owners).await;
         let mut again = Vec::new();
@@ -225,17 +224,15 @@ async fn change(broker: &Broker, operation: &BulkOperation, mut tasks: Vec<TaskT
     operation.update(|progress| progress.failed += tasks.len() as u64);
 }
 
-fn command(verb: BulkVerb, subject: Subject, to: Option<Timestamp>) -> Command {
-    if let Some(to) = to {
-        return Command::Touch(subject, TouchTo::To(Due::At(to)));
-    }
+fn command(verb: BulkVerb, subject: Subject, task: TaskToChange) -> Command {
     match verb {
         BulkVerb::Cancel => Command::Cancel(subject),
         BulkVerb::Pause => Command::Pause(subject),
         BulkVerb::Resume => Command::Resume(subject),
         BulkVerb::Fire => Command::Fire(subject),
-        // Not reached: these verbs give a time. A touch by its own duration is refused for the rest.
-        BulkVerb::Shift(_) | BulkVerb::Spread(_) => Command::Touch(subject, TouchTo::Within),
+        BulkVerb::Move(to) => {
+            Command::Touch(subject, TouchTo::To(Due::At(to.time(task.id, task.fire_at))))
+        }
     }
 }
 
@@ -253,7 +250,7 @@ enum ChangeResult {
 fn change_of(verb: BulkVerb, result: CommandResult) -> ChangeResult {
     let result = result.and_then(|reply| match verb {
         BulkVerb::Cancel => expect_cancelled(reply).map(Some),
-        BulkVerb::Shift(_) | BulkVerb::Spread(_) => expect_touched(&reply).map(|_| None),
+        BulkVerb::Move(_) => expect_touched(&reply).map(|_| None),
         _ => expect_task(reply).map(|_| None),
     });
     match result {
@@ -310,10 +307,13 @@ pub(crate) async fn dry_run(
 
 #[cfg(test)]
 mod tests {
-    use punctual_core::AttemptNo;
+    use punctual_core::{AttemptNo, Version};
     use punctual_engine::Reply;
 
     use super::*;
+    use crate::api::operation_list::TaskMove;
+
+    const SHIFT: BulkVerb = BulkVerb::Move(TaskMove::Shift(Duration::from_secs(1)));
 
     #[test]
     fn a_reply_says_what_became_of_a_task() {
@@ -329,6 +329,12 @@ mod tests {
             (BulkVerb::Fire, Err(EngineError::Paused), Failed),
             (BulkVerb::Fire, Err(EngineError::Lost), Failed),
             (BulkVerb::Fire, Ok(Reply::Bound), Failed),
+            (
+                SHIFT,
+                Ok(Reply::Touched { fire_at: Timestamp::EPOCH, version: Version::FIRST }),
+                Changed,
+            ),
+            (SHIFT, Err(EngineError::NotTouchable), Failed),
         ] {
             assert_eq!(change_of(verb, result.clone()), want, "{verb:?} {result:?}");
         }
@@ -344,9 +350,8 @@ mod tests {
             (BulkVerb::Resume, Paused, Some(Paused)),
             (BulkVerb::Resume, Scheduled, Some(Scheduled)),
             (BulkVerb::Fire, Scheduled, Some(Scheduled)),
-            (BulkVerb::Shift(Duration::from_secs(1)), Living, Some(Scheduled)),
-            (BulkVerb::Spread(Duration::from_secs(1)), Living, Some(Scheduled)),
-            (BulkVerb::Shift(Duration::from_secs(1)), Paused, Some(Paused)),
+            (SHIFT, Living, Some(Scheduled)),
+            (SHIFT, Paused, Some(Paused)),
         ] {
             let selection = TaskSelection {
                 state,

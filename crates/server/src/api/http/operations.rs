@@ -159,11 +159,11 @@ struct OperationsAnswer {
 
 /// Change all tasks that match
 ///
-/// Starts an operation that cancels, pauses, resumes, fires or moves every task that matches and that
-/// was created before. `shift` makes tasks due later by `later`, and `spread` by a part of it that is
-/// different for each task, so that a herd is due evenly over that time; cron and interval tasks
-/// cannot be moved. With `dry_run` nothing is changed: the answer counts the tasks, and shows some
-/// of them. An operation is kept in the memory of the broker that took it, and ends with it.
+/// Starts an operation that cancels, pauses, resumes, fires or moves every task that matches and
+/// that was created before. `shift` makes tasks due later by `later`, and `spread` by a part of it
+/// that is different for each task, so that a herd is due evenly over that time; cron and interval
+/// tasks cannot be moved. With `dry_run` nothing is changed: the answer counts the tasks, and shows
+/// some of them. An operation is kept in the memory of the broker that took it, and ends with it.
 #[utoipa::path(
     post, path = "/v1/{namespace}/operations", tag = "operations",
     operation_id = "start_operation", request_body = OperationBody,
