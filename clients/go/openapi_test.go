@@ -86,6 +86,8 @@ var schemaTypes = map[string]any{
 	"RetryPolicy": RetryPolicy{}, "ScheduledTask": Task{}, "Series": Series{},
 	"SeriesPoint": SeriesPoint{}, "Settled": settled{}, "SkippedFires": SkippedFires{},
 	"Source": Source{}, "SqlTarget": SQLTarget{},
+	"KafkaTarget": KafkaTarget{}, "AmqpTarget": AMQPTarget{}, "NatsTarget": NATSTarget{}, "MqttTarget": MQTTTarget{},
+	"RedisStreamTarget": RedisStreamTarget{}, "GrpcTarget": GRPCTarget{},
 	"Stats": Stats{}, "Step": ForecastStep{}, "SuccessRule": SuccessRule{}, "Target": Target{},
 	"Task": Task{}, "TaskFields": TaskFields{}, "TaskFilter": TaskFilter{}, "Tasks": TaskPage{},
 	"TouchRule": TouchRule{}, "TouchRules": ruleList{},

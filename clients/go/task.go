@@ -146,11 +146,18 @@ type DST struct {
 	Overlap string `json:"overlap,omitempty"`
 }
 
-// Target is where deliveries are sent: a webhook, a queue or a statement of a database.
+// Target is where deliveries are sent: a webhook, a queue, a gRPC method, or a statement, topic,
+// exchange, subject or stream of a connection. Exactly one field is set.
 type Target struct {
-	HTTP  *HTTPTarget `json:"http,omitempty"`
-	Queue string      `json:"queue,omitempty"`
-	SQL   *SQLTarget  `json:"sql,omitempty"`
+	HTTP        *HTTPTarget        `json:"http,omitempty"`
+	Queue       string             `json:"queue,omitempty"`
+	SQL         *SQLTarget         `json:"sql,omitempty"`
+	Kafka       *KafkaTarget       `json:"kafka,omitempty"`
+	AMQP        *AMQPTarget        `json:"amqp,omitempty"`
+	NATS        *NATSTarget        `json:"nats,omitempty"`
+	MQTT        *MQTTTarget        `json:"mqtt,omitempty"`
+	RedisStream *RedisStreamTarget `json:"redis_stream,omitempty"`
+	GRPC        *GRPCTarget        `json:"grpc,omitempty"`
 }
 
 // QueueTarget is the target of a queue.
@@ -179,6 +186,50 @@ type SQLTarget struct {
 	Statement  string `json:"statement"`
 	// Params has values of parameters; those that are missing are taken from the payload.
 	Params map[string]any `json:"params,omitempty"`
+}
+
+// KafkaTarget is a topic. A record has the key of its task unless Key is set.
+type KafkaTarget struct {
+	Connection string            `json:"connection"`
+	Topic      string            `json:"topic"`
+	Key        string            `json:"key,omitempty"`
+	Headers    map[string]string `json:"headers,omitempty"`
+}
+
+// AMQPTarget is an exchange of AMQP 0.9.1. For the default exchange, which is empty, the routing key
+// is the name of a queue.
+type AMQPTarget struct {
+	Connection string            `json:"connection"`
+	Exchange   string            `json:"exchange"`
+	RoutingKey string            `json:"routing_key,omitempty"`
+	Headers    map[string]string `json:"headers,omitempty"`
+}
+
+// NATSTarget is a subject of NATS JetStream.
+type NATSTarget struct {
+	Connection string `json:"connection"`
+	Subject    string `json:"subject"`
+}
+
+// MQTTTarget is a topic of MQTT. QoS is 1 unless 2 is given.
+type MQTTTarget struct {
+	Connection string `json:"connection"`
+	Topic      string `json:"topic"`
+	QoS        int    `json:"qos,omitempty"`
+	Retain     bool   `json:"retain,omitempty"`
+}
+
+// RedisStreamTarget is a stream of Redis, which keeps about MaxLen entries; all if that is zero.
+type RedisStreamTarget struct {
+	Connection string `json:"connection"`
+	Stream     string `json:"stream"`
+	MaxLen     int64  `json:"maxlen,omitempty"`
+}
+
+// GRPCTarget is a unary method, like /shop.Orders/Cancel. The payload is the message.
+type GRPCTarget struct {
+	URL    string `json:"url"`
+	Method string `json:"method"`
 }
 
 // SuccessRule says which answers are a success. All that is given must hold.

@@ -8,7 +8,20 @@ from typing import Any
 
 import pytest
 
-from punctual import AsyncClient, Client, alarms, errors, records
+from punctual import (
+    Amqp,
+    AsyncClient,
+    Client,
+    Grpc,
+    Kafka,
+    Mqtt,
+    Nats,
+    Queue,
+    RedisStream,
+    alarms,
+    errors,
+    records,
+)  # fmt: skip
 from punctual._record import Record
 from punctual.calls import DEV_ROUTES, REQUESTS, ROUTES
 from punctual.targets import TASK_ARGUMENTS, Dst, Exponential, Fixed, Http, Pauses, RetryPolicy, Sql
@@ -49,14 +62,25 @@ def _wire_fields(value: Any, inner: str) -> set[str]:
     return set(value.wire()[inner])
 
 
+TARGETS = (
+    Queue("q"), Http("u"), Sql("c", "s"), Kafka("c", "t"), Amqp("c", "e"), Nats("c", "s"), Mqtt("c", "t"),
+    RedisStream("c", "s"), Grpc("u", "m"),
+)  # fmt: skip
+
 SENT: dict[str, set[str]] = {
     **REQUESTS,
     **{key: {"key", *TASK_ARGUMENTS} for key in ("NewTask", "NewTaskWithoutKey", "NewTasks")},
-    "Target": {"http", "queue", "sql"},
+    "Target": {name for one in TARGETS for name in one.wire()},
     "HttpTarget": _wire_fields(
         Http("u", "PUT", {"a": "b"}, success_statuses=[200], success_json={"/a": 0}, refuse_statuses=[400]), "http"
     ),
     "SqlTarget": _wire_fields(Sql("c", "s", {"a": 0}), "sql"),
+    "KafkaTarget": _wire_fields(Kafka("c", "t", "k", {"a": "b"}), "kafka"),
+    "AmqpTarget": _wire_fields(Amqp("c", "e", "k", {"a": "b"}), "amqp"),
+    "NatsTarget": _wire_fields(Nats("c", "s"), "nats"),
+    "MqttTarget": _wire_fields(Mqtt("c", "t", 2, True), "mqtt"),
+    "RedisStreamTarget": _wire_fields(RedisStream("c", "s", 9), "redis_stream"),
+    "GrpcTarget": _wire_fields(Grpc("u", "m"), "grpc"),
     "SuccessRule": set(Http("u", success_statuses=[200], success_json={"/a": 0}).wire()["http"]["success"]),
     "RefuseRule": set(Http("u", refuse_statuses=[400]).wire()["http"]["refuse"]),
     "RetryPolicy": set(RetryPolicy(1, Fixed("1s"), 0.5).wire()),

@@ -52,8 +52,75 @@ export interface ToSql {
   sql: SqlTarget;
 }
 
-export type Target = ToHttp | ToQueue | ToSql;
-/** Where deliveries go: `queue("name")`, `http(url, …)`, `sql("connection", "statement", …)`, or a URL for a `POST` to it. */
+/** A record of a topic. Without a key it has the key of its task. */
+export interface KafkaTarget {
+  connection: string;
+  topic: string;
+  key?: string;
+  headers?: Record<string, string>;
+}
+
+/** A message to an exchange of AMQP 0.9.1. For the default exchange, `""`, the routing key is the name of a queue. */
+export interface AmqpTarget {
+  connection: string;
+  exchange: string;
+  routingKey?: string;
+  headers?: Record<string, string>;
+}
+
+/** A message to a subject of NATS JetStream. */
+export interface NatsTarget {
+  connection: string;
+  subject: string;
+}
+
+/** A message to a topic of MQTT; `qos` is 1 unless 2 is given. */
+export interface MqttTarget {
+  connection: string;
+  topic: string;
+  qos?: 1 | 2;
+  retain?: boolean;
+}
+
+/** An entry of a stream, which keeps about `maxlen` of them. */
+export interface RedisStreamTarget {
+  connection: string;
+  stream: string;
+  maxlen?: number;
+}
+
+/** A unary gRPC method, like `/shop.Orders/Cancel`. The payload is the message. */
+export interface GrpcTarget {
+  url: string;
+  method: string;
+}
+
+export interface ToKafka {
+  kafka: KafkaTarget;
+}
+
+export interface ToAmqp {
+  amqp: AmqpTarget;
+}
+
+export interface ToNats {
+  nats: NatsTarget;
+}
+
+export interface ToMqtt {
+  mqtt: MqttTarget;
+}
+
+export interface ToRedisStream {
+  redisStream: RedisStreamTarget;
+}
+
+export interface ToGrpc {
+  grpc: GrpcTarget;
+}
+
+export type Target = ToHttp | ToQueue | ToSql | ToKafka | ToAmqp | ToNats | ToMqtt | ToRedisStream | ToGrpc;
+/** Where deliveries go: a target that `queue`, `http`, `sql`, `kafka`, `amqp`, `nats`, `mqtt`, `redisStream` or `grpc` makes, or a URL for a `POST` to it. */
 export type Receiver = Target | string | URL;
 
 export interface Dst {

@@ -35,12 +35,18 @@ from .records import (
     TaskRef,
 )
 from .targets import (
+    Amqp,
     Exponential,
     Fixed,
+    Grpc,
     Http,
+    Kafka,
+    Mqtt,
+    Nats,
     NewTask,
     Pauses,
     Queue,
+    RedisStream,
     RetryPolicy,
     Sql,
     TaskFields,
@@ -51,7 +57,7 @@ from .worker import Worker
 
 __all__ = [
     "Client", "AsyncClient", "Settings", "RetryLimits",
-    "Queue", "Http", "Sql", "NewTask", "Watch", "TaskFields", "RetryPolicy", "Fixed", "Exponential", "Pauses",
+    "Queue", "Http", "Sql", "Kafka", "Amqp", "Nats", "Mqtt", "RedisStream", "Grpc", "NewTask", "Watch", "TaskFields", "RetryPolicy", "Fixed", "Exponential", "Pauses",
     "Task", "TaskRef", "FireRecord", "DeadLetter",
     "CancelResult", "Cancelled", "Firing", "AlreadyFired", "NotFound", "CancelFailed",
     "Worker", "Fire", "Retry", "Refuse", "TouchBuffer", "AsyncTouchBuffer",

@@ -70,14 +70,109 @@ class Sql:
         return {"sql": sql}
 
 
-Target: TypeAlias = Queue | Http | Sql | str | Mapping[str, Json]
-"""A queue, a webhook, a statement, the URL of a webhook, or the JSON of a target."""
+@dataclass(frozen=True)
+class Kafka:
+    """Deliveries are records of a topic. Without `key`, a record has the key of its task."""
+
+    connection: str
+    topic: str
+    key: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    def wire(self) -> Json:
+        kafka: dict[str, Json] = {"connection": self.connection, "topic": self.topic}
+        if self.key is not None:
+            kafka["key"] = self.key
+        if self.headers:
+            kafka["headers"] = dict(self.headers)
+        return {"kafka": kafka}
+
+
+@dataclass(frozen=True)
+class Amqp:
+    """Deliveries are messages to an exchange of AMQP 0.9.1.
+
+    For the default exchange, whose name is empty, the routing key is the name of a queue.
+    """
+
+    connection: str
+    exchange: str
+    routing_key: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    def wire(self) -> Json:
+        amqp: dict[str, Json] = {"connection": self.connection, "exchange": self.exchange}
+        if self.routing_key:
+            amqp["routing_key"] = self.routing_key
+        if self.headers:
+            amqp["headers"] = dict(self.headers)
+        return {"amqp": amqp}
+
+
+@dataclass(frozen=True)
+class Nats:
+    """Deliveries are messages to a subject of NATS JetStream."""
+
+    connection: str
+    subject: str
+
+    def wire(self) -> Json:
+        return {"nats": {"connection": self.connection, "subject": self.subject}}
+
+
+@dataclass(frozen=True)
+class Mqtt:
+    """Deliveries are messages to a topic of MQTT. `qos` is 1 (default) or 2."""
+
+    connection: str
+    topic: str
+    qos: Literal[1, 2] | None = None
+    retain: bool | None = None
+
+    def wire(self) -> Json:
+        mqtt: dict[str, Json] = {"connection": self.connection, "topic": self.topic}
+        if self.qos is not None:
+            mqtt["qos"] = self.qos
+        if self.retain is not None:
+            mqtt["retain"] = self.retain
+        return {"mqtt": mqtt}
+
+
+@dataclass(frozen=True)
+class RedisStream:
+    """Deliveries are entries of a stream, which keeps about `maxlen` of them."""
+
+    connection: str
+    stream: str
+    maxlen: int | None = None
+
+    def wire(self) -> Json:
+        stream: dict[str, Json] = {"connection": self.connection, "stream": self.stream}
+        if self.maxlen is not None:
+            stream["maxlen"] = self.maxlen
+        return {"redis_stream": stream}
+
+
+@dataclass(frozen=True)
+class Grpc:
+    """Deliveries are calls of a unary method (`/shop.Orders/Cancel`). The payload is the message."""
+
+    url: str
+    method: str
+
+    def wire(self) -> Json:
+        return {"grpc": {"url": self.url, "method": self.method}}
+
+
+TypedTarget: TypeAlias = Queue | Http | Sql | Kafka | Amqp | Nats | Mqtt | RedisStream | Grpc
+Target: TypeAlias = TypedTarget | str | Mapping[str, Json]
+"""A queue, a webhook, a gRPC method, a place of a connection, the URL of a webhook, or the JSON of a target."""
 
 
 def target_json(target: Target) -> Json:
     if isinstance(target, str):
         return Http(target).wire()
-    return target.wire() if isinstance(target, Queue | Http | Sql) else dict(target)
+    return target.wire() if isinstance(target, TypedTarget) else dict(target)
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ use axum::extract::State;
 use http::HeaderMap;
 use punctual_core::{Invalid, Namespace, Timestamp, format_duration};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
-use utoipa::ToSchema;
+use serde_json::{Value, json};
+use utoipa::{PartialSchema as _, ToSchema};
 
 use super::request::{self, BODY_BYTES_MAX, JsonBody, PathName, PathNamespace, QueryParams};
 use super::response::{self, ApiResult};
@@ -21,13 +21,12 @@ use crate::api::operations::{self, DryRun, NewOperation, TaskSelection, dry_run}
 use crate::api::task_pages::kind_filter;
 use crate::broker::Broker;
 use crate::problem::Problem;
-use crate::schema::{documented, duration, one_of};
+use crate::schema::{documented, duration, one_of, with_keywords};
 use crate::task_form::{InstantText, TaskAnswer, TimeValue, parse_duration_field};
 
 /// What to do with which tasks.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, expecting = "a JSON object")]
-#[schema(as = NewOperation)]
 struct OperationBody {
     /// What is done with each task.
     #[schema(value_type = BulkVerbName)]
@@ -43,6 +42,23 @@ struct OperationBody {
     dry_run: bool,
 }
 
+documented!(
+    /// An [`OperationBody`] that has `later` if its verb moves tasks, and not otherwise.
+    OperationRequest,
+    "NewOperation",
+    {
+        let is_move = |name: &&str| ["shift", "spread"].contains(name);
+        let (moves, others): (Vec<_>, Vec<_>) = BulkVerb::NAMES.into_iter().partition(is_move);
+        let with_later = json!({
+            "properties": {"do": {"enum": moves}, "later": {"type": "string"}},
+            "required": ["later"],
+        });
+        let without = json!({"properties": {"do": {"enum": others}, "later": {"type": "null"}}});
+        let together = json!({"oneOf": [with_later, without]});
+        with_keywords(&OperationBody::schema(), &together)
+    },
+    fields of OperationBody
+);
 documented!(
     /// The states of tasks that an operation can change. Dead letters have verbs of their own.
     OperatedState,
@@ -166,7 +182,7 @@ struct OperationsAnswer {
 /// some of them. An operation is kept in the memory of the broker that took it, and ends with it.
 #[utoipa::path(
     post, path = "/v1/{namespace}/operations", tag = "operations",
-    operation_id = "start_operation", request_body = OperationBody,
+    operation_id = "start_operation", request_body = OperationRequest,
     responses(
         (status = 200, description = "With `dry_run`: what would be changed.", body = DryRunAnswer),
         (status = 202, description = "The operation was started.", body = OneOperation),

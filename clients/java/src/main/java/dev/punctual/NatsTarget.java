@@ -1,0 +1,4 @@
+package dev.punctual;
+
+/** A subject of NATS JetStream. */
+public record NatsTarget(String connection, String subject) {}
