@@ -284,7 +284,7 @@ impl Courier for SinkCourier {
         for mut delivery in deliveries {
             let pipe = match &delivery.definition.target {
                 Target::Sink(sink) => self.pipes.get(&sink.connection),
-                Target::Http(_) | Target::Queue(_) | Target::Mail(_) => None,
+                Target::Http(_) | Target::Queue(_) | Target::Mail(_) | Target::Grpc(_) => None,
             };
             let key = LaneKey::of(&delivery);
             match (self.not_allowed(&delivery), pipe, key) {

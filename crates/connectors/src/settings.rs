@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use punctual_core::{
-    ConnectionName, Invalid, Namespace, SinkTarget, StatementName, parse_duration,
+    ConnectionName, Invalid, Namespace, SinkAddress, SinkTarget, StatementName, parse_duration,
 };
 use punctual_sql::{SqlKind, SqlOptions, SqlSecret};
 use serde::{Deserialize, Deserializer};
@@ -237,15 +237,21 @@ impl Connections {
             );
             return Err(invalid("connection", problem));
         }
-        let place = sink.place();
-        if !connection.allow.iter().any(|pattern| matches(pattern, place)) {
+        let SinkAddress::Sql(call) = &sink.address else {
+            let own = connection.kind.as_str();
+            let problem = format!("connection {name:?} is of kind {own}, which takes no {kind}");
+            return Err(invalid("connection", problem));
+        };
+        let permission = sink.permission();
+        if !connection.allow.iter().any(|pattern| matches(pattern, &permission)) {
             let problem = format!(
-                "connection {name:?} does not allow {place:?}; see connections.{name}.allow"
+                "connection {name:?} does not allow {permission:?}; see connections.{name}.allow"
             );
-            return Err(invalid("statement", problem));
+            return Err(invalid(sink.place_field(), problem));
         }
-        if !connection.statements.keys().any(|known| known.as_str() == place) {
-            let problem = format!("connection {name:?} has no statement {place:?}");
+        if !connection.statements.contains_key(call.statement()) {
+            let statement = call.statement().as_str();
+            let problem = format!("connection {name:?} has no statement {statement:?}");
             return Err(invalid("statement", problem));
         }
         Ok(())

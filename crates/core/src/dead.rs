@@ -70,7 +70,11 @@ impl DeadLetter {
             Target::Http(http) => cut(http.origin(), TARGET_BYTES_MAX).to_owned(),
             Target::Queue(queue) => format!("queue {}", queue.as_str()),
             Target::Mail(_) => "mail".to_owned(),
-            Target::Sink(sink) => format!("{} {}", sink.connection, sink.place()),
+            Target::Sink(sink) => match sink.lane() {
+                "" => sink.connection.to_string(),
+                lane => format!("{} {lane}", sink.connection),
+            },
+            Target::Grpc(grpc) => cut(grpc.origin(), TARGET_BYTES_MAX).to_owned(),
         };
         LetterGroup { reason: self.reason_in_words(), target }
     }

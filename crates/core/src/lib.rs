@@ -18,6 +18,7 @@ mod cron;
 mod dead;
 mod duration;
 mod fire;
+mod grpc_target;
 mod id;
 mod lease;
 mod limits;
@@ -48,6 +49,7 @@ pub use cron::{CRON_BYTES_MAX, CRON_NICKNAMES, Cron, Dst, Gap, Twice, parse_ever
 pub use dead::{DeadLetter, DeadReason, LetterGroup};
 pub use duration::{DurationError, format_duration, parse_duration};
 pub use fire::{EndKind, Fire, FireEnd, FireRecord, SkipReason, Skipped};
+pub use grpc_target::GrpcTarget;
 pub use id::{FireId, IdError, Sequence, TaskId};
 pub use lease::{BrokerId, Epoch, Lease, Seat};
 pub use limits::*;
@@ -58,7 +60,10 @@ pub use retry::{Backoff, Jitter, RetryPolicy};
 pub use schedule::{Due, Schedule, TaskKind};
 pub use series::{Misfire, Overlap, Series};
 pub use settle::{SettleContext, Verdict, settle};
-pub use sink::{SinkAddress, SinkTarget, SqlCall, SqlParam, is_param_name};
+pub use sink::{
+    MESSAGE_HEADERS_RESERVED_PREFIXES, MessageAddress, MessageOptions, MessageSystem, MqttQos,
+    SinkAddress, SinkTarget, SqlCall, SqlParam, is_param_name,
+};
 pub use target::{HEADERS_RESERVED, HEADERS_RESERVED_PREFIXES, HttpTarget, Method, Target};
 pub use task::{
     Callbacks, Edited, Guarantee, NewTask, NextStep, Occasion, Origin, OverlappingFire, Payload,

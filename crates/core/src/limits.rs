@@ -30,6 +30,9 @@ pub const CONTENT_TYPE_BYTES_MAX: usize = 128;
 /// Bytes of a URL: what browsers, proxies and servers commonly accept.
 pub const URL_BYTES_MAX: usize = 2048;
 
+/// Bytes of the name of a gRPC method with its service.
+pub const GRPC_METHOD_BYTES_MAX: usize = 512;
+
 /// Headers that a task may add to its webhook.
 pub const HEADERS_MAX: usize = 32;
 /// Bytes of the names and values of all these headers. Servers commonly refuse more than 8 KiB of
@@ -116,6 +119,13 @@ pub const PARAM_NAME_BYTES_MAX: usize = 64;
 pub const SQL_PARAMS_MAX: usize = 32;
 /// Bytes of the names and values of all of them, as JSON text.
 pub const SQL_PARAMS_BYTES_MAX: usize = 4096;
+
+/// Bytes of a topic, an exchange, a subject or a stream. AMQP and Kafka allow 255 and 249.
+pub const MESSAGE_PLACE_BYTES_MAX: usize = 255;
+/// Bytes of the key of a record and of a routing key. AMQP allows 255.
+pub const MESSAGE_KEY_BYTES_MAX: usize = 255;
+/// Entries that a task may let a stream keep.
+pub const STREAM_LENGTH_MAX: u64 = 1_000_000_000;
 
 /// Bytes of the name of an alarm.
 pub const ALARM_NAME_BYTES_MAX: usize = 64;

@@ -4,8 +4,15 @@
 //! checked here. Whether the namespace may use the connection and the address is decided by the
 //! configuration of the broker (`connectors`), when the task is created and again at each delivery.
 
+mod message;
+
+use std::borrow::Cow;
+
 use crate::limits::{PARAM_NAME_BYTES_MAX, SQL_PARAMS_BYTES_MAX, SQL_PARAMS_MAX};
 use crate::{ConnectionName, Invalid, StatementName};
+pub use message::{
+    MESSAGE_HEADERS_RESERVED_PREFIXES, MessageAddress, MessageOptions, MessageSystem, MqttQos,
+};
 
 /// A connection, and an address at its other side.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -21,6 +28,8 @@ pub struct SinkTarget {
 pub enum SinkAddress {
     /// A statement of a database.
     Sql(SqlCall),
+    /// A topic, an exchange, a subject or a stream.
+    Message(MessageAddress),
 }
 
 /// A statement that the configuration names, and values for its parameters.
@@ -45,15 +54,41 @@ impl SinkTarget {
     pub const fn field(&self) -> &'static str {
         match &self.address {
             SinkAddress::Sql(_) => "sql",
+            SinkAddress::Message(message) => message.system().field(),
         }
     }
 
-    /// The part of the address that the configuration allows or refuses, and that has a lane of
-    /// its own: the statement.
+    /// The field of the target that has the place.
     #[must_use]
-    pub fn place(&self) -> &str {
+    pub const fn place_field(&self) -> &'static str {
+        match &self.address {
+            SinkAddress::Sql(_) => "statement",
+            SinkAddress::Message(message) => message.system().place_field(),
+        }
+    }
+
+    /// What the configuration of the connection allows or refuses: the statement, or the place of
+    /// messages.
+    #[must_use]
+    pub fn permission(&self) -> Cow<'_, str> {
+        match &self.address {
+            SinkAddress::Sql(call) => call.statement.as_str().into(),
+            SinkAddress::Message(message) => message.permission().into(),
+        }
+    }
+
+    /// What has a lane of its own at the other side. Subjects of NATS and topics of MQTT share the
+    /// lane of their connection: a device may have one each, and the server takes all in turn.
+    #[must_use]
+    pub fn lane(&self) -> &str {
         match &self.address {
             SinkAddress::Sql(call) => call.statement.as_str(),
+            SinkAddress::Message(message) => match message.system() {
+                MessageSystem::Kafka | MessageSystem::Amqp | MessageSystem::RedisStream => {
+                    message.place()
+                }
+                MessageSystem::Nats | MessageSystem::Mqtt => "",
+            },
         }
     }
 }

@@ -1,4 +1,5 @@
-//! Targets: where the deliveries of a task go: a webhook, a queue, a sink or, for notices, a mail.
+//! Targets: where the deliveries of a task go: a webhook, a gRPC method, a queue, a sink or, for
+//! notices, a mail.
 //!
 //! The form of a [`Target`] is checked once, when it is made. Whether Punctual may connect to its
 //! address is decided by the courier, each time it resolves the host.
@@ -8,7 +9,7 @@ use http::uri::Scheme;
 
 use crate::answer_rules::AnswerRules;
 use crate::limits::{HEADERS_BYTES_MAX, HEADERS_MAX, URL_BYTES_MAX};
-use crate::{Invalid, MailTarget, Queue, SinkTarget};
+use crate::{GrpcTarget, Invalid, MailTarget, Queue, SinkTarget};
 
 /// Headers that callers may not set, because the connection or Punctual sets them.
 pub const HEADERS_RESERVED: [&str; 10] = [
@@ -37,6 +38,8 @@ pub enum Target {
     Mail(Box<MailTarget>),
     /// A connection of the configuration. Boxed, to keep the others small.
     Sink(Box<SinkTarget>),
+    /// A unary gRPC method. Boxed, to keep the others small.
+    Grpc(Box<GrpcTarget>),
 }
 
 /// A webhook: an HTTP request whose body is the payload.
@@ -120,10 +123,7 @@ impl HttpTarget {
     /// Scheme, host and port of the URL, as the caller wrote them.
     #[must_use]
     pub fn origin(&self) -> &str {
-        // The path begins at the next slash after the two.
-        let host = self.url.find("://").map_or(0, |at| at + 3);
-        let end = self.url[host..].find(['/', '?']).map_or(self.url.len(), |at| host + at);
-        &self.url[..end]
+        origin_of(&self.url)
     }
 
     /// The HTTP method.
@@ -139,7 +139,15 @@ impl HttpTarget {
     }
 }
 
-fn check_url(url: &str) -> Result<(), String> {
+/// Scheme, host and port of a URL.
+pub(crate) fn origin_of(url: &str) -> &str {
+    // The path begins at the next slash after the two.
+    let host = url.find("://").map_or(0, |at| at + 3);
+    let end = url[host..].find(['/', '?']).map_or(url.len(), |at| host + at);
+    &url[..end]
+}
+
+pub(crate) fn check_url(url: &str) -> Result<(), String> {
     if url.len() > URL_BYTES_MAX {
         return Err(format!("must have at most {URL_BYTES_MAX} bytes, has {}", url.len()));
     }

@@ -75,7 +75,7 @@ impl Courier for Couriers {
                 let result = match delivery.definition.target {
                     // Boxed, because it is large, rare, and would be part of every webhook's task.
                     Target::Mail(_) => Box::pin(mail.deliver(&mut delivery)).await,
-                    Target::Http(_) | Target::Queue(_) | Target::Sink(_) => {
+                    Target::Http(_) | Target::Queue(_) | Target::Sink(_) | Target::Grpc(_) => {
                         http.deliver(&mut delivery).await
                     }
                 };

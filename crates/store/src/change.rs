@@ -225,10 +225,23 @@ fn weigh_target(target: &Target) -> usize {
             return addresses.sum::<usize>() + mail.subject().len();
         }
         Target::Sink(sink) => {
-            let SinkAddress::Sql(call) = &sink.address;
-            let params = call.params().iter().map(|param| param.name.len() + param.value.len() + 8);
-            return sink.connection.as_str().len() + sink.place().len() + params.sum::<usize>();
+            let address = match &sink.address {
+                SinkAddress::Sql(call) => {
+                    let params = call.params().iter();
+                    let params = params.map(|param| param.name.len() + param.value.len() + 8);
+                    call.statement().as_str().len() + params.sum::<usize>()
+                }
+                SinkAddress::Message(message) => {
+                    let options = message.options();
+                    let headers = options.headers.iter();
+                    let headers = headers.map(|(name, value)| name.len() + value.len() + 8);
+                    let key = options.key.as_ref().map_or(0, String::len);
+                    message.place().len() + key + headers.sum::<usize>()
+                }
+            };
+            return sink.connection.as_str().len() + address;
         }
+        Target::Grpc(grpc) => return grpc.url().len() + grpc.method().len(),
     };
     let headers = http.headers().iter().map(|(name, value)| name.len() + value.len() + 8);
     let rules = http.rules().map_or(0, |rules| {

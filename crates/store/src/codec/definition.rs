@@ -9,9 +9,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use punctual_core::{
-    AnswerRules, Backoff, Callbacks, ConnectionName, ExpectedValue, FireId, Guarantee, HttpTarget,
-    Jitter, Labels, MailTarget, Method, Namespace, NewTask, Payload, RetryPolicy, Schedule,
-    SinkAddress, SinkTarget, SqlCall, SqlParam, StatementName, TIMEOUT_DEFAULT, Target, TaskKey,
+    AnswerRules, Backoff, Callbacks, ConnectionName, ExpectedValue, FireId, GrpcTarget, Guarantee,
+    HttpTarget, Jitter, Labels, MailTarget, MessageAddress, MessageOptions, MessageSystem, Method,
+    MqttQos, Namespace, NewTask, Payload, RetryPolicy, Schedule, SinkAddress, SinkTarget, SqlCall,
+    SqlParam, StatementName, TIMEOUT_DEFAULT, Target, TaskKey,
 };
 
 use super::bytes::{Reader, put_bytes, put_duration, put_fire_id, put_varint, read_count};
@@ -248,6 +249,11 @@ fn put_target(out: &mut Vec<u8>, target: &Target) {
             put_bytes(out, sink.connection.as_str().as_bytes());
             put_address(out, &sink.address);
         }
+        Target::Grpc(grpc) => {
+            out.push(TARGET_GRPC);
+            put_bytes(out, grpc.url().as_bytes());
+            put_bytes(out, grpc.method().as_bytes());
+        }
     }
 }
 
@@ -262,7 +268,50 @@ fn put_address(out: &mut Vec<u8>, address: &SinkAddress) {
                 put_bytes(out, value.as_bytes());
             }
         }
+        SinkAddress::Message(message) => put_message(out, message),
     }
+}
+
+fn put_message(out: &mut Vec<u8>, message: &MessageAddress) {
+    let system = MessageSystem::ALL.iter().position(|system| *system == message.system());
+    let system = u8::try_from(system.unwrap_or_default()).unwrap_or_default();
+    let MessageOptions { key, headers, qos, retain, stream_length } = message.options();
+    out.push(SINK_MESSAGES + system);
+    put_bytes(out, message.place().as_bytes());
+    let flags = (u8::from(key.is_some()) * MESSAGE_HAS_KEY)
+        | (u8::from(*qos == MqttQos::ExactlyOnce) * MESSAGE_EXACTLY_ONCE)
+        | (u8::from(*retain) * MESSAGE_RETAINED)
+        | (u8::from(stream_length.is_some()) * MESSAGE_HAS_LENGTH);
+    out.push(flags);
+    if let Some(key) = key {
+        put_bytes(out, key.as_bytes());
+    }
+    if let Some(length) = stream_length {
+        put_varint(out, *length);
+    }
+    put_varint(out, headers.len() as u64);
+    for (name, value) in headers {
+        put_bytes(out, name.as_bytes());
+        put_bytes(out, value.as_bytes());
+    }
+}
+
+fn read_message(reader: &mut Reader<'_>, code: u8) -> Decoded<MessageAddress> {
+    let system = code.checked_sub(SINK_MESSAGES).map(usize::from);
+    let system = system.and_then(|at| MessageSystem::ALL.get(at));
+    let system = *system.ok_or(CodecError::Invalid("sink"))?;
+    let place = reader.text()?.to_owned();
+    let flags = reader.byte()?;
+    let has = |flag: u8| flags & flag != 0;
+    let key = has(MESSAGE_HAS_KEY).then(|| reader.text().map(str::to_owned)).transpose()?;
+    let stream_length = has(MESSAGE_HAS_LENGTH).then(|| reader.varint()).transpose()?;
+    let count = read_count(reader)?;
+    let mut header = || Ok((reader.text()?.to_owned(), reader.text()?.to_owned()));
+    let headers = (0..count).map(|_| header()).collect::<Decoded<Vec<_>>>()?;
+    let qos = if has(MESSAGE_EXACTLY_ONCE) { MqttQos::ExactlyOnce } else { MqttQos::AtLeastOnce };
+    let retain = has(MESSAGE_RETAINED);
+    let options = MessageOptions { key, headers, qos, retain, stream_length };
+    MessageAddress::new(system, &place, options).map_err(|_| CodecError::Invalid("sink"))
 }
 
 fn read_sink(reader: &mut Reader<'_>) -> Decoded<SinkTarget> {
@@ -279,7 +328,7 @@ fn read_sink(reader: &mut Reader<'_>) -> Decoded<SinkTarget> {
             let params = (0..count).map(|_| param()).collect::<Decoded<Vec<_>>>()?;
             SinkAddress::Sql(SqlCall::new(statement, params).map_err(invalid)?)
         }
-        _ => return Err(CodecError::Invalid("sink")),
+        code => SinkAddress::Message(read_message(reader, code)?),
     };
     Ok(SinkTarget { connection, address })
 }
@@ -318,6 +367,13 @@ const TARGET_MAIL: u8 = 3;
 /// A connection, then the kind of the address.
 const TARGET_SINK: u8 = 4;
 const SINK_SQL: u8 = 0;
+/// The code of the first system of [`MessageSystem::ALL`]; the others follow.
+const SINK_MESSAGES: u8 = 1;
+const MESSAGE_HAS_KEY: u8 = 1;
+const MESSAGE_EXACTLY_ONCE: u8 = 2;
+const MESSAGE_RETAINED: u8 = 4;
+const MESSAGE_HAS_LENGTH: u8 = 8;
+const TARGET_GRPC: u8 = 5;
 
 fn read_target(reader: &mut Reader<'_>, interner: &Interner) -> Decoded<Target> {
     match reader.byte()? {
@@ -347,6 +403,10 @@ fn read_target(reader: &mut Reader<'_>, interner: &Interner) -> Decoded<Target> 
             Ok(Target::Mail(Box::new(mail.map_err(|_| CodecError::Invalid("mail"))?)))
         }
         TARGET_SINK => Ok(Target::Sink(Box::new(read_sink(reader)?))),
+        TARGET_GRPC => {
+            let grpc = GrpcTarget::new(reader.text()?, reader.text()?);
+            Ok(Target::Grpc(Box::new(grpc.map_err(|_| CodecError::Invalid("grpc"))?)))
+        }
         _ => Err(CodecError::Invalid("target")),
     }
 }
