@@ -10,14 +10,15 @@ use serde::Serialize;
 use super::attempt::{HandlerResult, result_of};
 use crate::{BoxFuture, Dedup, Delivery, Failure};
 
-/// A handler of any type of result, which skips what a [`Dedup`] has seen.
-type RouteHandler = Arc<dyn Fn(Delivery, Option<Dedup>) -> BoxFuture<HandlerResult> + Send + Sync>;
+/// Runs the handler of a prefix, whatever its type, unless the [`Dedup`] has seen the fire, and
+/// returns its value as JSON.
+type PrefixRoute = Arc<dyn Fn(Delivery, Option<Dedup>) -> BoxFuture<HandlerResult> + Send + Sync>;
 
 /// The handlers of a worker by prefix. The empty prefix is that of all keys, and of tasks without
 /// one.
 #[derive(Clone, Default)]
 pub(super) struct KeyRoutes {
-    handlers: BTreeMap<String, RouteHandler>,
+    handlers: BTreeMap<String, PrefixRoute>,
 }
 
 impl fmt::Debug for KeyRoutes {
@@ -65,7 +66,7 @@ impl KeyRoutes {
         }
     }
 
-    fn find(&self, key: &str) -> Option<&RouteHandler> {
+    fn find(&self, key: &str) -> Option<&PrefixRoute> {
         // Of the prefixes of one key, the longest is the last in their order.
         let mut up_to_key = self.handlers.range::<str, _>((Unbounded, Included(key))).rev();
         up_to_key.find(|(prefix, _)| key.starts_with(prefix.as_str())).map(|(_, handler)| handler)
@@ -84,7 +85,7 @@ mod tests {
         }
         let prefix_of = |routes: &KeyRoutes, key: &str| {
             let found = routes.find(key)?;
-            let same = |handler: &RouteHandler| Arc::ptr_eq(handler, found);
+            let same = |handler: &PrefixRoute| Arc::ptr_eq(handler, found);
             routes.handlers.iter().find(|(_, one)| same(one)).map(|(prefix, _)| prefix.clone())
         };
         for (key, want) in [
