@@ -9,7 +9,7 @@ use http::HeaderMap;
 use punctual_core::{Invalid, Namespace, Timestamp, format_duration};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use utoipa::{PartialSchema as _, ToSchema};
+use utoipa::ToSchema;
 
 use super::request::{self, BODY_BYTES_MAX, JsonBody, PathName, PathNamespace, QueryParams};
 use super::response::{self, ApiResult};
