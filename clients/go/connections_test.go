@@ -94,13 +94,13 @@ func TestAStatementIsATarget(t *testing.T) {
 func TestEachKindOfTargetIsSentUnderItsName(t *testing.T) {
 	ctx, client := testContext(t), newClient(t, startServe(t).url, Namespace("shop"))
 	method := Target{GRPC: &GRPCTarget{URL: "http://127.0.0.1:9", Method: "/shop.Orders/Cancel"}}
-	task, err := client.Schedule(ctx, "order-1", In(time.Hour), To(method))
+	task, err := client.Schedule(ctx, "order-1", In(time.Hour), ToMethod("http://127.0.0.1:9", "/shop.Orders/Cancel"))
 	if err != nil || !reflect.DeepEqual(*task.Target, method) {
 		t.Errorf("a gRPC method gave %+v, %v", task, err)
 	}
-	headers := map[string]string{"x-a": "b"}
+	headers, key := map[string]string{"x-a": "b"}, "a"
 	for field, target := range map[string]Target{
-		"kafka":        {Kafka: &KafkaTarget{Connection: "events", Topic: "orders", Key: "a", Headers: headers}},
+		"kafka":        {Kafka: &KafkaTarget{Connection: "events", Topic: "orders", Key: &key, Headers: headers}},
 		"amqp":         {AMQP: &AMQPTarget{Connection: "rabbit", Exchange: "orders", RoutingKey: "paid", Headers: headers}},
 		"nats":         {NATS: &NATSTarget{Connection: "bus", Subject: "orders.paid"}},
 		"mqtt":         {MQTT: &MQTTTarget{Connection: "hall", Topic: "lamps/7", QoS: 2, Retain: true}},

@@ -188,12 +188,13 @@ type SQLTarget struct {
 	Params map[string]any `json:"params,omitempty"`
 }
 
-// KafkaTarget is a topic. A record has the key of its task unless Key is set.
+// KafkaTarget is a topic.
 type KafkaTarget struct {
-	Connection string            `json:"connection"`
-	Topic      string            `json:"topic"`
-	Key        string            `json:"key,omitempty"`
-	Headers    map[string]string `json:"headers,omitempty"`
+	Connection string `json:"connection"`
+	Topic      string `json:"topic"`
+	// Key is the key of the record. It is the key of the task if it is nil.
+	Key     *string           `json:"key,omitempty"`
+	Headers map[string]string `json:"headers,omitempty"`
 }
 
 // AMQPTarget is an exchange of AMQP 0.9.1. For the default exchange, which is empty, the routing key
@@ -397,6 +398,11 @@ func ToURL(url string) TaskOption { return To(URLTarget(url)) }
 // the payload; it may be nil.
 func ToStatement(connection, statement string, params map[string]any) TaskOption {
 	return To(StatementTarget(connection, statement, params))
+}
+
+// ToMethod calls a unary gRPC method, like /shop.Orders/Cancel. The payload is the message.
+func ToMethod(url, method string) TaskOption {
+	return To(Target{GRPC: &GRPCTarget{URL: url, Method: method}})
 }
 
 // To delivers to the target.

@@ -86,7 +86,7 @@ pub struct Attempt {
     pub reason: Option<String>,
     /// The pause before the next attempt that the receiver asked for.
     pub retry_in: Option<Duration>,
-    /// The HTTP status of the response of a webhook.
+    /// The HTTP status of the response of a webhook, or the status code of a gRPC method.
     pub status: Option<u16>,
     /// What is kept of the response of a webhook.
     pub answer: Option<WebhookAnswer>,

@@ -104,7 +104,8 @@ pub(crate) struct AttemptAnswer<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Pause>)]
     retry_in: Option<String>,
-    /// The HTTP status of the response, if the receiver of a webhook responded.
+    /// The HTTP status of the response, if the receiver of a webhook responded; the status code, if
+    /// a gRPC method did.
     #[serde(skip_serializing_if = "Option::is_none")]
     status: Option<u16>,
     /// The response of the receiver of a webhook.

@@ -165,8 +165,40 @@ fn statement(params: &[(&str, &str)]) -> Target {
     Target::Sink(Box::new(SinkTarget { connection, address: SinkAddress::Sql(call) }))
 }
 
-fn targets() -> Vec<(&'static str, Target)> {
+fn messages(system: MessageSystem, place: &str, options: MessageOptions) -> Target {
+    let address = SinkAddress::Message(MessageAddress::new(system, place, options).unwrap());
+    let connection = ConnectionName::new("events").unwrap();
+    Target::Sink(Box::new(SinkTarget { connection, address }))
+}
+
+fn message_targets() -> Vec<(&'static str, Target)> {
+    let none = MessageOptions::default;
+    let full = |key: &str| {
+        let headers = vec![("X-Tenant".to_owned(), "Köln".to_owned()), ("e".into(), "".into())];
+        MessageOptions { key: Some(key.to_owned()), headers, ..none() }
+    };
+    let retained = MessageOptions { qos: MqttQos::ExactlyOnce, retain: true, ..none() };
+    let longest = MessageOptions { stream_length: Some(STREAM_LENGTH_MAX), ..none() };
     vec![
+        ("kafka", messages(MessageSystem::Kafka, "orders.expired", none())),
+        ("kafka_full", messages(MessageSystem::Kafka, "orders", full(""))),
+        ("amqp", messages(MessageSystem::Amqp, "", none())),
+        ("amqp_full", messages(MessageSystem::Amqp, "orders", full("paid.eu"))),
+        ("nats", messages(MessageSystem::Nats, "orders.expired", none())),
+        ("mqtt", messages(MessageSystem::Mqtt, "geräte/7/down", none())),
+        ("mqtt_full", messages(MessageSystem::Mqtt, "a", retained)),
+        ("redis_stream", messages(MessageSystem::RedisStream, "orders:{shop}", none())),
+        ("redis_stream_full", messages(MessageSystem::RedisStream, "a", longest)),
+    ]
+}
+
+fn grpc() -> Target {
+    let url = "https://orders.example.org:50051";
+    Target::Grpc(Box::new(GrpcTarget::new(url, "/shop.v1.Orders/Cancel").unwrap()))
+}
+
+fn targets() -> Vec<(&'static str, Target)> {
+    let mut targets = vec![
         ("queue", orders()),
         ("http_get", webhook(Method::Get, &[])),
         ("http_post", webhook(Method::Post, &[])),
@@ -175,7 +207,10 @@ fn targets() -> Vec<(&'static str, Target)> {
         ("http_delete", webhook(Method::Delete, &[])),
         ("sink_sql", statement(&[])),
         ("sink_sql_params", statement(&[("order", "7"), ("note", "\"Köln\"")])),
-    ]
+        ("grpc", grpc()),
+    ];
+    targets.extend(message_targets());
+    targets
 }
 
 fn payloads() -> Vec<(&'static str, Payload)> {

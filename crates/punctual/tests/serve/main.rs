@@ -8,6 +8,7 @@ mod answers;
 mod config;
 mod connections;
 mod file_modes;
+mod grpc_targets;
 mod metrics;
 mod process;
 mod store_check;

@@ -268,3 +268,92 @@ fn named_headers(
         headers.by_name(&format!("{field}.{}.headers", system.field()))?;
     Ok(headers.into_iter().collect())
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn read(json: &Value) -> Result<Target, Invalid> {
+        serde_json::from_value::<TargetBody>(json.clone()).unwrap().into_target("on_dead")
+    }
+
+    #[test]
+    fn a_target_is_answered_as_it_was_sent_with_its_defaults() {
+        for (sent, defaults) in [
+            (json!({"kafka": {"connection": "c", "topic": "orders"}}), json!({})),
+            (
+                json!({"kafka": {"connection": "c", "topic": "o", "key": "", "headers": {"a": "b"}}}),
+                json!({}),
+            ),
+            (
+                json!({"amqp": {"connection": "c", "exchange": "e", "routing_key": "k",
+                                "headers": {"a": "b", "c": ""}}}),
+                json!({}),
+            ),
+            (json!({"amqp": {"connection": "c", "exchange": ""}}), json!({"routing_key": ""})),
+            (json!({"nats": {"connection": "c", "subject": "a.b"}}), json!({})),
+            (
+                json!({"mqtt": {"connection": "c", "topic": "a/b"}}),
+                json!({"qos": 1, "retain": false}),
+            ),
+            (
+                json!({"mqtt": {"connection": "c", "topic": "a", "qos": 2, "retain": true}}),
+                json!({}),
+            ),
+            (json!({"redis_stream": {"connection": "c", "stream": "s"}}), json!({})),
+            (
+                json!({"redis_stream": {"connection": "c", "stream": "s", "maxlen": 1000}}),
+                json!({}),
+            ),
+            (json!({"grpc": {"url": "http://a:1/", "method": "/a.B/C"}}), json!({})),
+        ] {
+            let target = read(&sent).unwrap();
+            let answered = serde_json::to_value(TargetBody::of(&target).unwrap()).unwrap();
+            let mut expected = sent.clone();
+            let fields = expected.as_object_mut().unwrap().values_mut().next().unwrap();
+            fields.as_object_mut().unwrap().extend(defaults.as_object().unwrap().clone());
+            assert_eq!(answered, expected);
+            assert_eq!(read(&answered), Ok(target));
+        }
+    }
+
+    #[test]
+    fn an_error_names_the_field_within_the_task() {
+        let twice =
+            r#"{"kafka": {"connection": "c", "topic": "a", "headers": {"x": "1", "x": "2"}}}"#;
+        let twice: TargetBody = serde_json::from_str(twice).unwrap();
+        assert_eq!(twice.into_target("target").unwrap_err().field, "target.kafka.headers.x");
+        for (sent, field) in [
+            (json!({"kafka": {"connection": "a b", "topic": "a"}}), "kafka.connection"),
+            (json!({"kafka": {"connection": "c", "topic": "a/b"}}), "kafka.topic"),
+            (
+                json!({"kafka": {"connection": "c", "topic": "a", "key": "x".repeat(256)}}),
+                "kafka.key",
+            ),
+            (
+                json!({"kafka": {"connection": "c", "topic": "a", "headers": {"ce_id": "1"}}}),
+                "kafka.headers",
+            ),
+            (
+                json!({"amqp": {"connection": "c", "exchange": "", "routing_key": "x".repeat(256)}}),
+                "amqp.routing_key",
+            ),
+            (json!({"nats": {"connection": "c", "subject": "a..b"}}), "nats.subject"),
+            (json!({"mqtt": {"connection": "c", "topic": "a/+"}}), "mqtt.topic"),
+            (json!({"mqtt": {"connection": "c", "topic": "a", "qos": 0}}), "mqtt.qos"),
+            (json!({"mqtt": {"connection": "c", "topic": "a", "qos": -1}}), "mqtt.qos"),
+            (
+                json!({"redis_stream": {"connection": "c", "stream": "s", "maxlen": 0}}),
+                "redis_stream.maxlen",
+            ),
+            (json!({"redis_stream": {"connection": "c", "stream": ""}}), "redis_stream.stream"),
+            (json!({"grpc": {"url": "http://a/b", "method": "/a.B/C"}}), "grpc.url"),
+            (json!({"grpc": {"url": "http://a", "method": "a.B/C"}}), "grpc.method"),
+        ] {
+            let found = read(&sent).unwrap_err().field;
+            assert_eq!(found, format!("on_dead.{field}"), "{sent}");
+        }
+    }
+}

@@ -447,3 +447,47 @@ fn read_retry(exported: ExportedRetry) -> anyhow::Result<RetryPolicy> {
 fn read_base64(base64: &str) -> anyhow::Result<Bytes> {
     Ok(STANDARD.decode(base64).context("payload: must be base64")?.into())
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_target_is_read_back_unchanged_and_what_a_task_cannot_have_is_refused() {
+        for exported in [
+            json!({"queue": "orders"}),
+            json!({"sql": {"connection": "db", "statement": "paid", "params": [["n", "7"]]}}),
+            json!({"message": {"connection": "c", "system": "kafka", "place": "orders"}}),
+            json!({"message": {"connection": "c", "system": "kafka", "place": "orders",
+                               "key": "", "headers": [["a", "b"], ["c", ""]]}}),
+            json!({"message": {"connection": "c", "system": "amqp", "place": "", "key": "q"}}),
+            json!({"message": {"connection": "c", "system": "nats", "place": "a.b"}}),
+            json!({"message": {"connection": "c", "system": "mqtt", "place": "a/b",
+                               "qos": 2, "retain": true}}),
+            json!({"message": {"connection": "c", "system": "redis_stream", "place": "s",
+                               "stream_length": 1000}}),
+            json!({"grpc": {"url": "http://orders:50051", "method": "/shop.Orders/Cancel"}}),
+        ] {
+            let target = read_target(serde_json::from_value(exported.clone()).unwrap()).unwrap();
+            assert_eq!(serde_json::to_value(export_target(&target)).unwrap(), exported);
+        }
+        for (exported, problem) in [
+            (json!({"message": {"connection": "c", "system": "pulsar", "place": "a"}}), "pulsar"),
+            (json!({"message": {"connection": "c", "system": "nats", "place": "a.*"}}), "subject"),
+            (
+                json!({"message": {"connection": "c", "system": "mqtt", "place": "a", "qos": 0}}),
+                "qos",
+            ),
+            (
+                json!({"message": {"connection": "c", "system": "nats", "place": "a", "key": "k"}}),
+                "key",
+            ),
+            (json!({"grpc": {"url": "http://orders/path", "method": "/a.B/C"}}), "url"),
+        ] {
+            let error = read_target(serde_json::from_value(exported.clone()).unwrap()).unwrap_err();
+            assert!(error.to_string().contains(problem), "{exported}: {error}");
+        }
+    }
+}

@@ -413,6 +413,12 @@ mod tests {
             let target = Target::Http(HttpTarget::new(url, Method::Post, vec![]).unwrap());
             let answer = guard.check_target("target", &target, &shop);
             assert_eq!(answer.is_ok(), taken, "{url}: {answer:?}");
+            let origin = &url[..url["http://".len()..].find('/').map_or(url.len(), |at| 7 + at)];
+            let origin = if url.starts_with("https") { "https://[fd00:ec2::254]" } else { origin };
+            let grpc = punctual_core::GrpcTarget::new(origin, "/a.B/C").unwrap();
+            let answer = guard.check_target("on_done", &Target::Grpc(Box::new(grpc)), &shop);
+            assert_eq!(answer.is_ok(), taken, "{origin}: {answer:?}");
+            assert!(answer.is_ok() || answer.unwrap_err().field == "on_done.grpc.url");
             if let Err(invalid) = answer {
                 assert_eq!(invalid.field, "target.http.url");
             }

@@ -185,3 +185,75 @@ fn sent_rules(rules: &AnswerRules) -> (Option<v1::SuccessRule>, Option<v1::Refus
     let has_success = success != v1::SuccessRule::default();
     (has_success.then_some(success), (!refuse.statuses.is_empty()).then_some(refuse))
 }
+
+#[cfg(test)]
+mod tests {
+    use v1::target::To;
+
+    use super::*;
+
+    #[test]
+    fn a_target_is_read_back_unchanged_and_an_error_names_its_field() {
+        let connection = || "c".to_owned();
+        let headers = || HashMap::from([("a".to_owned(), "b".to_owned())]);
+        let kafka = |topic: &str| {
+            let (key, topic) = (Some(String::new()), topic.to_owned());
+            To::Kafka(v1::KafkaTarget { connection: connection(), topic, key, headers: headers() })
+        };
+        let amqp = |routing_key: String| {
+            let exchange = String::new();
+            let headers = headers();
+            To::Amqp(v1::AmqpTarget { connection: connection(), exchange, routing_key, headers })
+        };
+        let nats = |subject: &str| {
+            To::Nats(v1::NatsTarget { connection: connection(), subject: subject.to_owned() })
+        };
+        let mqtt = |qos| {
+            let topic = "a/b".to_owned();
+            To::Mqtt(v1::MqttTarget { connection: connection(), topic, qos, retain: true })
+        };
+        let stream = |maxlen| {
+            let stream = "s".to_owned();
+            To::RedisStream(v1::RedisStreamTarget { connection: connection(), stream, maxlen })
+        };
+        let grpc = |method: &str| {
+            let (url, method) = ("http://a:1".to_owned(), method.to_owned());
+            To::Grpc(v1::GrpcTarget { url, method })
+        };
+        let read = |to: To| target("target", Some(v1::Target { to: Some(to) }));
+        for to in [
+            kafka("orders"),
+            amqp("queue".to_owned()),
+            amqp(String::new()),
+            nats("a.b"),
+            mqtt(2),
+            stream(Some(7)),
+            stream(None),
+            grpc("/a.B/C"),
+        ] {
+            let target = read(to.clone()).unwrap().unwrap();
+            assert_eq!(sent_target(&target).to, Some(to));
+        }
+        let default = read(mqtt(0)).unwrap().unwrap();
+        assert_eq!(sent_target(&default).to, Some(mqtt(1)));
+        let mut twice = headers();
+        twice.insert("A".to_owned(), String::new());
+        let twice = To::Kafka(v1::KafkaTarget {
+            connection: connection(),
+            topic: "a".to_owned(),
+            key: None,
+            headers: twice,
+        });
+        for (to, field) in [
+            (kafka("a/b"), "target.kafka.topic"),
+            (twice, "target.kafka.headers.a"),
+            (amqp("x".repeat(256)), "target.amqp.routing_key"),
+            (nats("*"), "target.nats.subject"),
+            (mqtt(3), "target.mqtt.qos"),
+            (stream(Some(0)), "target.redis_stream.maxlen"),
+            (grpc("a.B/C"), "target.grpc.method"),
+        ] {
+            assert_eq!(read(to).unwrap_err().field, field);
+        }
+    }
+}

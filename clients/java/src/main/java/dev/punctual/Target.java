@@ -58,7 +58,8 @@ public record Target(
         return new Target(null, null, null, null, null, null, null, stream, null);
     }
 
-    public static Target toGrpc(GrpcTarget grpc) {
-        return new Target(null, null, null, null, null, null, null, null, grpc);
+    /** A unary gRPC method, like {@code /shop.Orders/Cancel}. The payload is the message. */
+    public static Target toMethod(String url, String method) {
+        return new Target(null, null, null, null, null, null, null, null, new GrpcTarget(url, method));
     }
 }

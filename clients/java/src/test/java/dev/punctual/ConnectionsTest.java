@@ -83,7 +83,7 @@ final class ConnectionsTest {
 
     @Test
     void eachKindOfTargetIsSentUnderItsName() {
-        Target method = Target.toGrpc(new GrpcTarget("http://127.0.0.1:9", "/shop.Orders/Cancel"));
+        Target method = Target.toMethod("http://127.0.0.1:9", "/shop.Orders/Cancel");
         assertEquals(method, p.schedule("order-50").in(HOUR).to(method).send().target());
         Map<String, String> headers = Map.of("x-a", "b");
         Map<String, Target> targets = Map.of(
