@@ -156,7 +156,19 @@ const (
 	VerbPause  Verb = "pause"
 	VerbResume Verb = "resume"
 	VerbFire   Verb = "fire"
+	// VerbShift makes each task due later by [Later]; VerbSpread by a part of it that is different for
+	// each task, so that a herd is due evenly over that time.
+	VerbShift  Verb = "shift"
+	VerbSpread Verb = "spread"
 )
+
+// OperationOption is an option of [Client.StartOperation].
+type OperationOption func(*newOperation)
+
+// Later is how much later [VerbShift] and [VerbSpread] make tasks due.
+func Later(by time.Duration) OperationOption {
+	return func(o *newOperation) { o.Later = durationOf(by) }
+}
 
 // TaskFilter selects the tasks of an operation; the zero value is every task of the namespace.
 type TaskFilter struct {
@@ -173,7 +185,16 @@ type TaskFilter struct {
 type newOperation struct {
 	Do     Verb       `json:"do"`
 	Where  TaskFilter `json:"where"`
+	Later  *Duration  `json:"later,omitempty"`
 	DryRun bool       `json:"dry_run,omitempty"`
+}
+
+func operationFor(do Verb, where TaskFilter, options []OperationOption) newOperation {
+	operation := newOperation{Do: do, Where: where}
+	for _, option := range options {
+		option(&operation)
+	}
+	return operation
 }
 
 // Operation changes all tasks that match a filter. State is running, done, stopped or failed.
@@ -181,6 +202,7 @@ type Operation struct {
 	ID        string     `json:"id"`
 	Do        Verb       `json:"do"`
 	Where     TaskFilter `json:"where"`
+	Later     *Duration  `json:"later,omitempty"`
 	State     string     `json:"state"`
 	Matched   int64      `json:"matched"`
 	Changed   int64      `json:"changed"`
@@ -209,8 +231,8 @@ type DryRun struct {
 }
 
 // StartOperation changes all tasks that match. It ends with the broker that took it.
-func (c *Client) StartOperation(ctx context.Context, do Verb, where TaskFilter) (*Operation, error) {
-	request, err := jsonCall(http.MethodPost, c.path("operations"), newOperation{Do: do, Where: where})
+func (c *Client) StartOperation(ctx context.Context, do Verb, where TaskFilter, options ...OperationOption) (*Operation, error) {
+	request, err := jsonCall(http.MethodPost, c.path("operations"), operationFor(do, where, options))
 	if err != nil {
 		return nil, err
 	}
@@ -218,8 +240,10 @@ func (c *Client) StartOperation(ctx context.Context, do Verb, where TaskFilter) 
 }
 
 // DryRunOperation counts the tasks that an operation would change, and changes nothing.
-func (c *Client) DryRunOperation(ctx context.Context, do Verb, where TaskFilter) (*DryRun, error) {
-	request, err := jsonCall(http.MethodPost, c.path("operations"), newOperation{Do: do, Where: where, DryRun: true})
+func (c *Client) DryRunOperation(ctx context.Context, do Verb, where TaskFilter, options ...OperationOption) (*DryRun, error) {
+	operation := operationFor(do, where, options)
+	operation.DryRun = true
+	request, err := jsonCall(http.MethodPost, c.path("operations"), operation)
 	if err != nil {
 		return nil, err
 	}

@@ -90,3 +90,27 @@ func TestAStatementIsATarget(t *testing.T) {
 		t.Errorf("a param that is not JSON: %v", err)
 	}
 }
+
+func TestEachKindOfTargetIsSentUnderItsName(t *testing.T) {
+	ctx, client := testContext(t), newClient(t, startServe(t).url, Namespace("shop"))
+	method := Target{GRPC: &GRPCTarget{URL: "http://127.0.0.1:9", Method: "/shop.Orders/Cancel"}}
+	task, err := client.Schedule(ctx, "order-1", In(time.Hour), ToMethod("http://127.0.0.1:9", "/shop.Orders/Cancel"))
+	if err != nil || !reflect.DeepEqual(*task.Target, method) {
+		t.Errorf("a gRPC method gave %+v, %v", task, err)
+	}
+	headers, key := map[string]string{"x-a": "b"}, "a"
+	for field, target := range map[string]Target{
+		"kafka":        {Kafka: &KafkaTarget{Connection: "events", Topic: "orders", Key: &key, Headers: headers}},
+		"amqp":         {AMQP: &AMQPTarget{Connection: "rabbit", Exchange: "orders", RoutingKey: "paid", Headers: headers}},
+		"nats":         {NATS: &NATSTarget{Connection: "bus", Subject: "orders.paid"}},
+		"mqtt":         {MQTT: &MQTTTarget{Connection: "hall", Topic: "lamps/7", QoS: 2, Retain: true}},
+		"redis_stream": {RedisStream: &RedisStreamTarget{Connection: "cache", Stream: "orders", MaxLen: 1000}},
+	} {
+		// The configuration has no connection.
+		_, err := client.Schedule(ctx, "order-2", In(time.Hour), To(target))
+		var problem *Problem
+		if !errors.As(err, &problem) || problem.Field != "target."+field+".connection" {
+			t.Errorf("%s: %v", field, err)
+		}
+	}
+}

@@ -85,8 +85,8 @@ var schemaTypes = map[string]any{
 	}{},
 	"RetryPolicy": RetryPolicy{}, "ScheduledTask": Task{}, "Series": Series{},
 	"SeriesPoint": SeriesPoint{}, "Settled": settled{}, "SkippedFires": SkippedFires{},
-	"Source": Source{}, "SqlTarget": SQLTarget{}, "KafkaTarget": KafkaTarget{},
-	"AmqpTarget": AMQPTarget{}, "NatsTarget": NATSTarget{}, "MqttTarget": MQTTTarget{},
+	"Source": Source{}, "SqlTarget": SQLTarget{},
+	"KafkaTarget": KafkaTarget{}, "AmqpTarget": AMQPTarget{}, "NatsTarget": NATSTarget{}, "MqttTarget": MQTTTarget{},
 	"RedisStreamTarget": RedisStreamTarget{}, "GrpcTarget": GRPCTarget{},
 	"Stats": Stats{}, "Step": ForecastStep{}, "SuccessRule": SuccessRule{}, "Target": Target{},
 	"Task": Task{}, "TaskFields": TaskFields{}, "TaskFilter": TaskFilter{}, "Tasks": TaskPage{},
@@ -391,7 +391,7 @@ func callEverything(ctx context.Context, t *testing.T, c *Client) {
 	}
 	_, err = c.DryRunOperation(ctx, VerbPause, TaskFilter{KeyPrefix: "none-"})
 	check("DryRunOperation", err)
-	operation, err := c.StartOperation(ctx, VerbPause, TaskFilter{KeyPrefix: "none-"})
+	operation, err := c.StartOperation(ctx, VerbSpread, TaskFilter{KeyPrefix: "none-"}, Later(time.Minute))
 	check("StartOperation", err)
 	_, err = c.Operation(ctx, operation.ID)
 	check("Operation", err)

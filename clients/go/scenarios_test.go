@@ -14,6 +14,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -44,6 +45,8 @@ type player struct {
 	bound    object
 	receiver *receiver
 	restart  func()
+	// killLeader kills the leader of a cluster.
+	killLeader func()
 }
 
 func TestScenarios(t *testing.T) {
@@ -96,6 +99,8 @@ func play(t *testing.T, path string) {
 			punctualtest.Args(file.Args...), punctualtest.ClientOptions(options...)).Client
 	case "serve":
 		p.serve(file.Args, options)
+	case "cluster":
+		p.cluster(options)
 	default:
 		t.Fatalf("unknown broker %q", file.Broker)
 	}
@@ -108,13 +113,9 @@ func play(t *testing.T, path string) {
 
 // serve starts a broker in real time and says how to restart it.
 func (p *player) serve(args []string, options []punctual.Option) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	address := listener.Addr().String()
-	listener.Close()
+	address := freeAddress(p.t)
 	args = append([]string{"serve", "--listen", address, "--data-dir", p.t.TempDir()}, args...)
+	var err error
 	p.client, err = punctual.New("http://"+address, append(options, punctual.Namespace("shop"))...)
 	if err != nil {
 		p.t.Fatal(err)
@@ -146,6 +147,103 @@ func (p *player) serve(args []string, options []punctual.Option) {
 	p.restart = func() { kill(); start() }
 	p.t.Cleanup(func() { kill() })
 	start()
+}
+
+// cluster starts three brokers on a Redis and says how to kill the leader. The client is given the
+// addresses of all, that of the leader first.
+func (p *player) cluster(options []punctual.Option) {
+	server := func(name string, args ...string) *exec.Cmd {
+		command := exec.Command(name, args...)
+		if err := command.Start(); err != nil {
+			p.t.Fatal(err)
+		}
+		p.t.Cleanup(func() {
+			_ = command.Process.Kill()
+			_ = command.Wait()
+		})
+		return command
+	}
+	redis := freeAddress(p.t)
+	_, port, _ := net.SplitHostPort(redis)
+	server("redis-server", "--port", port, "--bind", "127.0.0.1", "--save", "", "--dir", p.t.TempDir())
+	p.until("Redis listens", func() error {
+		connection, err := net.Dial("tcp", redis)
+		if err == nil {
+			connection.Close()
+		}
+		return err
+	})
+	brokers, addresses := map[string]*exec.Cmd{}, []string{}
+	for range 3 {
+		address := freeAddress(p.t)
+		brokers[address] = server(punctualtest.Binary(p.t), "serve", "--listen", address, "--redis", "redis://"+redis, "--lease", "2s")
+		addresses = append(addresses, address)
+	}
+	connect := func() *punctual.Client {
+		client, err := punctual.New("http://"+strings.Join(addresses, ",http://"), append(options, punctual.Namespace("shop"))...)
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		return client
+	}
+	leader := func() (string, error) {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		topology, err := connect().Topology(ctx)
+		if err != nil {
+			return "", err
+		}
+		for _, broker := range topology.Brokers {
+			if len(broker.Partitions) == 0 {
+				return "", fmt.Errorf("%s owns no partitions", broker.Address)
+			}
+		}
+		if len(topology.Brokers) != 3 || brokers[topology.Leader] == nil {
+			return "", fmt.Errorf("%d brokers, leader %q", len(topology.Brokers), topology.Leader)
+		}
+		return topology.Leader, nil
+	}
+	p.until("three brokers own partitions", func() error {
+		first, err := leader()
+		slices.SortFunc(addresses, func(a, b string) int {
+			switch first {
+			case a:
+				return -1
+			case b:
+				return 1
+			}
+			return strings.Compare(a, b)
+		})
+		return err
+	})
+	p.client = connect()
+	p.killLeader = func() {
+		address, err := leader()
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		_ = brokers[address].Process.Kill()
+		_ = brokers[address].Wait()
+	}
+}
+
+func freeAddress(t *testing.T) string {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	return listener.Addr().String()
+}
+
+func (p *player) until(what string, holds func() error) {
+	deadline := time.Now().Add(time.Minute)
+	for err := holds(); err != nil; err = holds() {
+		if time.Now().After(deadline) {
+			p.t.Fatalf("not within a minute: %s: %v", what, err)
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
 }
 
 func (p *player) step(number int, step map[string]json.RawMessage) bool {
@@ -553,7 +651,16 @@ func (p *player) dispatch(ctx context.Context, c *punctual.Client, verb string, 
 	case "clock":
 		return c.Clock(ctx)
 	case "restart":
+		if p.restart == nil {
+			p.t.Fatal("restart is only for the broker serve")
+		}
 		p.restart()
+		return object{}, nil
+	case "kill_leader":
+		if p.killLeader == nil {
+			p.t.Fatal("kill_leader is only for the broker cluster")
+		}
+		p.killLeader()
 		return object{}, nil
 	}
 	p.t.Fatalf("unknown verb %q", verb)

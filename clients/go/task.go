@@ -147,7 +147,7 @@ type DST struct {
 }
 
 // Target is where deliveries are sent: a webhook, a queue, a gRPC method, or a statement, topic,
-// exchange, subject or stream of a connection. One of its fields is set.
+// exchange, subject or stream of a connection. Exactly one field is set.
 type Target struct {
 	HTTP        *HTTPTarget        `json:"http,omitempty"`
 	Queue       string             `json:"queue,omitempty"`
@@ -188,7 +188,7 @@ type SQLTarget struct {
 	Params map[string]any `json:"params,omitempty"`
 }
 
-// KafkaTarget is a topic of Kafka.
+// KafkaTarget is a topic.
 type KafkaTarget struct {
 	Connection string `json:"connection"`
 	Topic      string `json:"topic"`
@@ -197,12 +197,12 @@ type KafkaTarget struct {
 	Headers map[string]string `json:"headers,omitempty"`
 }
 
-// AMQPTarget is an exchange, like one of RabbitMQ. With an empty exchange, the routing key is the
-// name of a queue.
+// AMQPTarget is an exchange of AMQP 0.9.1. For the default exchange, which is empty, the routing key
+// is the name of a queue.
 type AMQPTarget struct {
 	Connection string            `json:"connection"`
 	Exchange   string            `json:"exchange"`
-	RoutingKey string            `json:"routing_key"`
+	RoutingKey string            `json:"routing_key,omitempty"`
 	Headers    map[string]string `json:"headers,omitempty"`
 }
 
@@ -212,24 +212,22 @@ type NATSTarget struct {
 	Subject    string `json:"subject"`
 }
 
-// MQTTTarget is a topic of MQTT.
+// MQTTTarget is a topic of MQTT. QoS is 1 unless 2 is given.
 type MQTTTarget struct {
 	Connection string `json:"connection"`
 	Topic      string `json:"topic"`
-	// QoS is 1 or 2; 1 if it is not given.
-	QoS    int  `json:"qos,omitempty"`
-	Retain bool `json:"retain,omitempty"`
+	QoS        int    `json:"qos,omitempty"`
+	Retain     bool   `json:"retain,omitempty"`
 }
 
-// RedisStreamTarget is a stream of Redis.
+// RedisStreamTarget is a stream of Redis, which keeps about MaxLen entries; all if that is zero.
 type RedisStreamTarget struct {
 	Connection string `json:"connection"`
 	Stream     string `json:"stream"`
-	// MaxLen is about how many entries the stream keeps: all, if it is not given.
-	MaxLen int64 `json:"maxlen,omitempty"`
+	MaxLen     int64  `json:"maxlen,omitempty"`
 }
 
-// GRPCTarget is a unary gRPC method, like /shop.Orders/Cancel. The payload is the message.
+// GRPCTarget is a unary method, like /shop.Orders/Cancel. The payload is the message.
 type GRPCTarget struct {
 	URL    string `json:"url"`
 	Method string `json:"method"`

@@ -15,11 +15,13 @@ import concurrent.futures
 import hashlib
 import hmac
 import http.server
+import itertools
 import json
 import os
 import re
 import select
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -135,8 +137,8 @@ def short(value, length=600):
 
 
 class Broker:
-    def __init__(self, binary, scenario, store):
-        self.binary, self.store = binary, store
+    def __init__(self, binary, scenario, store, redis=None):
+        self.binary, self.store, self.redis = binary, store, redis
         self.virtual = scenario.get("broker", "dev") == "dev"
         self.args = scenario.get("args", [])
         self.clock = scenario.get("clock", CLOCK_DEFAULT)
@@ -151,8 +153,11 @@ class Broker:
             command += ["--store", self.store] if self.store else []
         else:
             command = ["serve", "--listen", self.listen, "--log-format", "json"]
-            command += ["--data-dir", os.path.join(self.dir.name, "data")]
             command += ["--allow-private-targets"]
+            if self.redis:
+                command += ["--redis", self.redis, "--lease", "2s"]
+            else:
+                command += ["--data-dir", os.path.join(self.dir.name, "data")]
         # Answers as JSON lines: `dev` prints {"url"} on stdout, `serve` logs "ready" on stderr.
         self.process = subprocess.Popen(
             [self.binary, *command, *self.args],
@@ -205,9 +210,79 @@ class Broker:
         self.process.wait()
         self.start()
 
-    def stop(self):
+    @property
+    def urls(self):
+        return [self.url]
+
+    def kill(self):
         self.process.kill()
         self.process.wait()
+
+    def stop(self):
+        self.kill()
+        self.dir.cleanup()
+
+
+class Cluster:
+    """Three brokers on one Redis. The leader is the first."""
+
+    virtual = False
+
+    def __init__(self, binary, scenario):
+        self.brokers = []
+        self.dir = tempfile.TemporaryDirectory(prefix="punctual-scenario-")
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = str(free.getsockname()[1])
+        command = ["redis-server", "--port", port, "--bind", "127.0.0.1", "--save", ""]
+        command += ["--appendonly", "yes", "--dir", self.dir.name]
+        self.redis = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        try:
+            self.until(lambda: not socket.create_connection(("127.0.0.1", int(port))).close())
+            for _ in range(3):
+                redis = f"redis://127.0.0.1:{port}"
+                self.brokers.append(Broker(binary, scenario, None, redis))
+            self.until(self.whole)
+        except BaseException:
+            self.stop()
+            raise
+
+    @staticmethod
+    def until(holds):
+        deadline = time.monotonic() + START_SECONDS_MAX
+        while True:
+            try:
+                if holds():
+                    return
+            except OSError:
+                pass
+            if time.monotonic() > deadline:
+                raise Mismatch("the cluster did not start")
+            time.sleep(0.05)
+
+    def whole(self):
+        topology = self.topology()
+        owners = [broker for broker in topology["brokers"] if broker["partitions"]]
+        self.brokers.sort(key=lambda broker: broker.listen != topology["leader"])
+        return len(owners) == 3 and self.brokers[0].listen == topology["leader"]
+
+    def topology(self):
+        with urllib.request.urlopen(self.brokers[-1].url + "/v1/topology", timeout=5) as answer:
+            return json.load(answer)
+
+    @property
+    def urls(self):
+        return [broker.url for broker in self.brokers]
+
+    def kill_leader(self):
+        leader = self.topology()["leader"]
+        next(broker for broker in self.brokers if broker.listen == leader).kill()
+
+    def stop(self):
+        for broker in self.brokers:
+            broker.stop()
+        self.redis.kill()
+        self.redis.wait()
         self.dir.cleanup()
 
 
@@ -262,13 +337,30 @@ class Run:
             raise Mismatch(f"unknown keys of the file: {unknown}")
         self.scenario, self.names, self.receivers = scenario, {}, []
         self.token = scenario.get("token")
-        self.broker = Broker(binary, scenario, store)
+        if scenario.get("broker") == "cluster":
+            self.broker = Cluster(binary, scenario)
+        else:
+            self.broker = Broker(binary, scenario, store)
 
     def call(self, method, path, body=None, query=None, headers=None):
         if query:
             path += "?" + urllib.parse.urlencode(query)
+        if len(self.broker.urls) == 1:
+            return self.call_at(self.broker.url, method, path, body, headers)
+        # A broker that is dead, or a partition that has no owner for a moment: the next one.
+        deadline = time.monotonic() + CALL_SECONDS_MAX
+        for url in itertools.cycle(self.broker.urls):
+            try:
+                return self.call_at(url, method, path, body, headers)
+            except (urllib.error.URLError, ConnectionError, Problem) as error:
+                dead = not isinstance(error, Problem)
+                if not dead and error.document["status"] != 503 or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.05)
+
+    def call_at(self, url, method, path, body=None, headers=None):
         data = None if body is None else json.dumps(body, ensure_ascii=False).encode()
-        request = urllib.request.Request(self.broker.url + path, data=data, method=method)
+        request = urllib.request.Request(url + path, data=data, method=method)
         if data is not None:
             request.add_header("content-type", "application/json")
         if self.step_token:
@@ -452,10 +544,19 @@ class Run:
         queue, outcomes, count = take("queue"), take("handler"), take("count")
         path, handled = f"{self.root}/queues/{quote(queue)}", []
         deadline = time.monotonic() + CALL_SECONDS_MAX
+        urls = itertools.cycle(self.broker.urls)
+        wait = "1s" if len(self.broker.urls) == 1 else "100ms"
         while len(handled) < count:
             if time.monotonic() > deadline:
                 raise Mismatch(f"{len(handled)} of {count} deliveries came: {short(handled)}")
-            leased = self.call("POST", f"{path}/lease", {"max": 1, "wait": "1s", "lease": "30s"})
+            # Each broker hands out what it owns.
+            body = {"max": 1, "wait": wait, "lease": "30s"}
+            try:
+                leased = self.call_at(next(urls), "POST", f"{path}/lease", body)
+            except (urllib.error.URLError, ConnectionError):
+                if len(self.broker.urls) == 1:
+                    raise
+                continue
             for delivery in leased["deliveries"]:
                 outcome = dict(outcomes[min(len(handled), len(outcomes) - 1)])
                 handled.append(delivery)
@@ -497,6 +598,10 @@ class Run:
 
     def do_restart(self, take):
         self.broker.restart()
+        return None
+
+    def do_kill_leader(self, take):
+        self.broker.kill_leader()
         return None
 
     def close(self):
@@ -551,9 +656,11 @@ def seconds_of(duration):
 
 
 def fits_real_time(path):
-    """Whether a scenario can run in real time: within ten seconds, without a date."""
+    """Whether a scenario can run in real time on one broker: within ten seconds, without a date."""
     with open(path, encoding="utf-8") as file:
         scenario = json.load(file)
+    if scenario.get("broker") == "cluster":
+        return False
     moves = [step["advance"] for step in scenario["steps"] if "advance" in step]
     clock = "clock" in scenario or any("clock" in step for step in scenario["steps"])
     if clock or any("to" in move for move in moves):

@@ -22,6 +22,8 @@ from punctual.targets import TASK_ARGUMENTS
 from punctual.testing import BrokerProcess
 from punctual.webhooks import SignatureError, verify
 
+from .cluster import SERVE, Cluster
+
 SCENARIOS = Path(__file__).resolve().parents[2] / "scenarios"
 CLOCK_DEFAULT = "2027-01-04T08:00:00Z"
 NAMESPACE_DEFAULT = "shop"
@@ -147,16 +149,25 @@ class Receiver:
         self.server.server_close()
 
 
-def _start(scenario: Json) -> BrokerProcess:
+def _start(scenario: Json) -> BrokerProcess | Cluster:
     kind = scenario.get("broker", "dev")
+    if kind == "cluster":
+        return Cluster()
     if kind == "dev":
         command = ["dev", "--listen", "127.0.0.1:0", "--clock", scenario.get("clock", CLOCK_DEFAULT)]
     elif kind == "serve":
-        command = ["serve", "--listen", "127.0.0.1:0", "--data-dir", "data"]
-        command += ["--log-format", "json", "--allow-private-targets"]
+        command = [*SERVE, "--data-dir", "data"]
     else:
         raise Mismatch(f"unknown broker {kind!r}")
     return BrokerProcess([*command, *scenario.get("args", [])])
+
+
+def _urls(broker: BrokerProcess | Cluster) -> list[str]:
+    """The addresses for the client, that of the leader first."""
+    if isinstance(broker, BrokerProcess):
+        return [broker.url]
+    leader = broker.leader().url
+    return [leader, *(url for url in broker.urls if url != leader)]
 
 
 # Steps
@@ -177,7 +188,7 @@ class Run:
         self.names: dict[str, Json] = {}
         self.receivers: list[Receiver] = []
         self.broker = _start(scenario)
-        self.base = kind(self.broker.url, namespace=NAMESPACE_DEFAULT, token=scenario.get("token"))
+        self.base = kind(_urls(self.broker), namespace=NAMESPACE_DEFAULT, token=scenario.get("token"))
         self.client: Any = self.base
         self.arguments: dict[str, Json] = {}
         self.fails = False
@@ -429,7 +440,14 @@ class Run:
         return await self.json("clock")
 
     async def do_restart(self) -> None:
+        if not isinstance(self.broker, BrokerProcess):
+            raise Mismatch("a cluster is not restarted")
         self.broker.restart()
+
+    async def do_kill_leader(self) -> None:
+        if not isinstance(self.broker, Cluster):
+            raise Mismatch("only a cluster has a leader to kill")
+        self.broker.leader().kill()
 
 
 def _behave(outcome: dict[str, Json]) -> Any:

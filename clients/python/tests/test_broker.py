@@ -13,17 +13,23 @@ from typing import Any
 import pytest
 
 from punctual import (
+    Amqp,
     AsyncClient,
     Cancelled,
     Client,
     ExistsError,
     Fire,
+    Grpc,
     InvalidError,
+    Kafka,
+    Mqtt,
+    Nats,
     NewTask,
     NotFound,
     NotFoundError,
     Problem,
     Queue,
+    RedisStream,
     Refuse,
     Retry,
     Sql,
@@ -35,7 +41,8 @@ from punctual import (
 from punctual.records import Touched
 from punctual.testing import BrokerProcess
 
-from .conftest import SERVE, WAIT_SECONDS_MAX
+from .cluster import SERVE
+from .conftest import WAIT_SECONDS_MAX
 
 
 def test_a_task_is_scheduled_shown_and_cancelled(client: Client) -> None:
@@ -153,6 +160,21 @@ def _name_a_statement(client: Client) -> None:
     with pytest.raises(InvalidError) as invalid:
         client.schedule("order-44", after="15m", to=Sql("shop-db", "order-lost"))
     assert invalid.value.field == "target.sql.statement"
+
+
+def test_each_kind_of_target_is_sent_under_its_name(client: Client) -> None:
+    method = Grpc("http://127.0.0.1:9", "/shop.Orders/Cancel")
+    assert client.schedule("order-1", after="15m", to=method).target == method.wire()
+    for to, field in (
+        (Kafka("events", "orders", key="a", headers={"x-a": "b"}), "target.kafka.connection"),
+        (Amqp("rabbit", "orders", routing_key="paid", headers={"x-a": "b"}), "target.amqp.connection"),
+        (Nats("bus", "orders.paid"), "target.nats.connection"),
+        (Mqtt("hall", "lamps/7", qos=2, retain=True), "target.mqtt.connection"),
+        (RedisStream("cache", "orders", maxlen=1000), "target.redis_stream.connection"),
+    ):
+        with pytest.raises(InvalidError) as invalid:  # the configuration has no connection
+            client.schedule("order-2", after="15m", to=to)
+        assert invalid.value.field == field
 
 
 def _see_the_connection(client: Client) -> None:

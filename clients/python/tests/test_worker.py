@@ -10,7 +10,8 @@ from typing import Any
 
 from punctual import AsyncClient, Client, Fire, NewTask, Queue, Worker
 
-from .conftest import WAIT_SECONDS_MAX, Cluster, wait_until
+from .cluster import Cluster
+from .conftest import WAIT_SECONDS_MAX, wait_until
 
 TASKS = 600
 

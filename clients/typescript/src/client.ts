@@ -317,12 +317,13 @@ export class Punctual {
 
   // Operations
 
-  /** Cancels, pauses, resumes or fires all tasks that match; with `dryRun` it only counts them. */
+  /** Cancels, pauses, resumes, fires or moves all tasks that match; with `dryRun` it only counts them. */
   startOperation(operation: NewOperation & { dryRun: true }, options?: CallOptions): Promise<DryRun>;
   startOperation(operation: NewOperation, options?: CallOptions): Promise<Operation>;
   async startOperation(operation: NewOperation, options: CallOptions = {}): Promise<Operation | DryRun> {
-    const { do: verb, where, dryRun } = operation;
-    const body = JSON.stringify({ do: verb, where: encodeFilter(where), ...(dryRun === undefined ? {} : { dry_run: dryRun }) });
+    const { do: verb, where, later, dryRun } = operation;
+    const moves = later === undefined ? {} : { later: durationText(later) };
+    const body = JSON.stringify({ do: verb, where: encodeFilter(where), ...moves, ...(dryRun === undefined ? {} : { dry_run: dryRun }) });
     const answer = await this.#send<{ operation: Operation } | DryRun>("POST", this.#path("/operations"),
       { body, repeatable: dryRun === true, ...options });
     return "operation" in answer ? answer.operation : answer;

@@ -56,12 +56,13 @@ function decodeValue(value: unknown): unknown {
 /** The target as the API takes it. */
 export function encodeReceiver(receiver: Receiver): unknown {
   if (typeof receiver === "string" || receiver instanceof URL) return { http: { url: String(receiver) } };
-  if ("redisStream" in receiver) return { redis_stream: receiver.redisStream };
-  if ("amqp" in receiver && receiver.amqp.routingKey !== undefined) {
-    const { routingKey, ...others } = receiver.amqp;
-    return { amqp: { ...others, routing_key: routingKey } };
-  }
-  return receiver;
+  if (typeof receiver !== "object" || "http" in receiver || "queue" in receiver || "sql" in receiver) return receiver;
+  // The names of the others may have several words; their values belong to the caller.
+  return snakeNames(receiver, (inner) => (typeof inner === "object" && inner !== null ? snakeNames(inner, same) : inner));
+}
+
+function snakeNames(value: object, convert: (value: unknown) => unknown): Wire {
+  return Object.fromEntries(Object.entries(value).map(([name, inner]) => [snake(name), convert(inner)]));
 }
 
 function encodeRetry(retry: RetryPolicy): unknown {

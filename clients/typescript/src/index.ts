@@ -3,7 +3,7 @@
 export * from "./client.js";
 export * from "./errors.js";
 export { Pages, type Page } from "./pages.js";
-export { http, queue, sql } from "./targets.js";
+export { amqp, grpc, http, kafka, mqtt, nats, queue, redisStream, sql } from "./targets.js";
 export { durationMs, type Duration, type Instant } from "./time.js";
 export { TouchBuffer, type TouchBufferOptions } from "./touch-buffer.js";
 export type * from "./types.js";

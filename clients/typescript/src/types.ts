@@ -40,46 +40,6 @@ export interface SqlTarget {
   params?: Record<string, unknown>;
 }
 
-export interface KafkaTarget {
-  connection: string;
-  topic: string;
-  /** Default: the key of the task. */
-  key?: string;
-  headers?: Record<string, string>;
-}
-
-export interface AmqpTarget {
-  connection: string;
-  /** Empty: the default exchange, for which the routing key is the name of a queue. */
-  exchange: string;
-  routingKey?: string;
-  headers?: Record<string, string>;
-}
-
-export interface NatsTarget {
-  connection: string;
-  subject: string;
-}
-
-export interface MqttTarget {
-  connection: string;
-  topic: string;
-  qos?: 1 | 2;
-  retain?: boolean;
-}
-
-export interface RedisStreamTarget {
-  connection: string;
-  stream: string;
-  maxlen?: number;
-}
-
-export interface GrpcTarget {
-  url: string;
-  /** `/package.Service/Method` */
-  method: string;
-}
-
 export interface ToHttp {
   http: HttpTarget;
 }
@@ -90,6 +50,49 @@ export interface ToQueue {
 
 export interface ToSql {
   sql: SqlTarget;
+}
+
+/** A record of a topic. Without a key it has the key of its task. */
+export interface KafkaTarget {
+  connection: string;
+  topic: string;
+  key?: string;
+  headers?: Record<string, string>;
+}
+
+/** A message to an exchange of AMQP 0.9.1. For the default exchange, `""`, the routing key is the name of a queue. */
+export interface AmqpTarget {
+  connection: string;
+  exchange: string;
+  routingKey?: string;
+  headers?: Record<string, string>;
+}
+
+/** A message to a subject of NATS JetStream. */
+export interface NatsTarget {
+  connection: string;
+  subject: string;
+}
+
+/** A message to a topic of MQTT; `qos` is 1 unless 2 is given. */
+export interface MqttTarget {
+  connection: string;
+  topic: string;
+  qos?: 1 | 2;
+  retain?: boolean;
+}
+
+/** An entry of a stream, which keeps about `maxlen` of them. */
+export interface RedisStreamTarget {
+  connection: string;
+  stream: string;
+  maxlen?: number;
+}
+
+/** A unary gRPC method, like `/shop.Orders/Cancel`. The payload is the message. */
+export interface GrpcTarget {
+  url: string;
+  method: string;
 }
 
 export interface ToKafka {
@@ -117,10 +120,7 @@ export interface ToGrpc {
 }
 
 export type Target = ToHttp | ToQueue | ToSql | ToKafka | ToAmqp | ToNats | ToMqtt | ToRedisStream | ToGrpc;
-/**
- * Where deliveries go: `queue("name")`, `http(url, …)`, `sql("connection", "statement", …)`, `{ grpc: { url, method } }`,
- * `{ kafka: { connection, topic } }` and the like, or a URL for a `POST` to it.
- */
+/** Where deliveries go: a target that `queue`, `http`, `sql`, `kafka`, `amqp`, `nats`, `mqtt`, `redisStream` or `grpc` makes, or a URL for a `POST` to it. */
 export type Receiver = Target | string | URL;
 
 export interface Dst {
@@ -750,7 +750,7 @@ export interface FireFilter {
   to?: Instant;
 }
 
-export type OperationVerb = "cancel" | "pause" | "resume" | "fire";
+export type OperationVerb = "cancel" | "pause" | "resume" | "fire" | "shift" | "spread";
 
 /** The filter of an operation, as answered. */
 export interface OperationFilter {
@@ -765,6 +765,8 @@ export interface OperationFilter {
 export interface NewOperation {
   do: OperationVerb;
   where: TaskFilter;
+  /** How much later `shift` makes each task due; `spread` by a part of it that is different for each. */
+  later?: Duration;
   dryRun?: boolean;
 }
 
@@ -772,6 +774,7 @@ export interface Operation {
   id: string;
   do: OperationVerb;
   where: OperationFilter;
+  later?: string | null;
   state: "running" | "done" | "stopped" | "failed";
   matched: number;
   changed: number;

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { test } from "node:test";
-import { InvalidRequestError, NotFoundError, Punctual, sql } from "punctual";
+import { InvalidRequestError, NotFoundError, Punctual, amqp, grpc, kafka, mqtt, nats, redisStream, sql } from "punctual";
 import { Serve, freePort, temporary } from "./support.js";
 
 test("a task names a statement, and operators see the connection", async () => {
@@ -45,4 +45,23 @@ test("a task names a statement, and operators see the connection", async () => {
   await assert.rejects(p.testConnection("other-db"),
     (error) => error instanceof NotFoundError && error.type === "urn:punctual:connection-not-found");
   assert.throws(() => p.testConnection(".."), RangeError);
+});
+
+test("each kind of target is sent under its name", async () => {
+  await using broker = await Serve.start();
+  const p = new Punctual({ url: broker.url, namespace: "shop" });
+  const method = grpc("http://127.0.0.1:9", "/shop.Orders/Cancel");
+  assert.deepEqual((await p.schedule("order-1", { in: "15m", to: method })).target, method);
+  const headers = { "x-a": "b" };
+  for (const [to, field] of [
+    [kafka("events", "orders", { key: "a", headers }), "target.kafka.connection"],
+    [amqp("rabbit", "orders", { routingKey: "paid", headers }), "target.amqp.connection"],
+    [nats("bus", "orders.paid"), "target.nats.connection"],
+    [mqtt("hall", "lamps/7", { qos: 2, retain: true }), "target.mqtt.connection"],
+    [redisStream("cache", "orders", { maxlen: 1_000 }), "target.redis_stream.connection"],
+  ] as const) {
+    // The configuration has no connection.
+    await assert.rejects(p.schedule("order-2", { in: "15m", to }),
+      (error) => error instanceof InvalidRequestError && error.field === field);
+  }
 });

@@ -141,8 +141,8 @@ test("every call of the document is made by a method, with every parameter", asy
   await p.redrive({ where: { reason: "x" } });
   await p.deleteDead({ ids: [] });
   await ignored(p.deleteDead("01q3dcbd0001r0000c0000001a-01q3dcbd00"));
-  const operation = await p.startOperation({ do: "pause", where: { keyPrefix: "none-" } });
-  assert.equal(operation.do, "pause");
+  const operation = await p.startOperation({ do: "spread", later: "10m", where: { keyPrefix: "none-" } });
+  assert.deepEqual([operation.do, operation.later], ["spread", "10m"]);
   assert.equal((await p.startOperation({ do: "pause", where: { keyPrefix: "a" }, dryRun: true })).matched, 2);
   assert.ok((await p.operations()).length > 0);
   await p.operation(operation.id);

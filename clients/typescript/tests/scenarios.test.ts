@@ -5,8 +5,8 @@ import { readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { test } from "node:test";
 import { Punctual, PunctualError, Refuse, Retry, Worker, SignatureError, verify, type Fire, type NewTask, type NewWatch } from "punctual";
-import { testBroker } from "punctual/testing";
-import { Receiver, Serve, WAIT_MAX_MS } from "./support.js";
+import { testBroker, type TestBroker } from "punctual/testing";
+import { Cluster, Receiver, Serve, WAIT_MAX_MS } from "./support.js";
 
 type Json = Record<string, any>;
 
@@ -97,7 +97,7 @@ class Scenario {
   readonly bound = new Map<string, unknown>();
   receiver: Receiver | undefined;
 
-  constructor(readonly client: Punctual, readonly restart: () => Promise<void>) {}
+  constructor(readonly client: Punctual, readonly broker: TestBroker | Serve | Cluster) {}
 
   async step(step: Json): Promise<void> {
     const verbs = Object.keys(step).filter((name) => !STEP_KEYS.has(name));
@@ -257,7 +257,14 @@ class Scenario {
         return { requests: (this.receiver ?? assert.fail("no receiver")).requests };
       case "restart":
         only();
-        await this.restart();
+        assert.ok(this.broker instanceof Serve, "restart: only with the broker serve");
+        await this.broker.kill();
+        await this.broker.run();
+        return {};
+      case "kill_leader":
+        only();
+        assert.ok(this.broker instanceof Cluster, "kill_leader: only with the broker cluster");
+        await (await this.broker.leader()).kill();
         return {};
       default:
         assert.fail(`unknown verb ${verb}`);
@@ -299,18 +306,26 @@ class Scenario {
   }
 }
 
+async function start({ broker: kind = "dev", clock = "2027-01-04T08:00:00Z", args = [] }: Json): Promise<TestBroker | Serve | Cluster> {
+  switch (kind) {
+    case "dev":
+      return testBroker({ clock, args });
+    case "serve":
+      return Serve.start(args);
+    case "cluster":
+      return Cluster.start();
+    default:
+      assert.fail(`unknown broker ${kind}`);
+  }
+}
+
 async function run(file: Json): Promise<void> {
   for (const name of Object.keys(file)) assert.ok(FILE_KEYS.has(name), `unknown key ${name}`);
-  const { broker: kind = "dev", clock = "2027-01-04T08:00:00Z", args = [], token, steps } = file;
-  assert.ok(kind === "dev" || kind === "serve", `unknown broker ${kind}`);
-  const serve = kind === "serve" ? await Serve.start(args) : undefined;
-  await using broker = serve ?? (await testBroker({ clock, args }));
-  const client = new Punctual({ url: broker.url, namespace: "shop", ...(token === undefined ? {} : { token }) });
-  const scenario = new Scenario(client, async () => {
-    assert.ok(serve !== undefined, "restart: only with the broker serve");
-    await serve.kill();
-    await serve.run();
-  });
+  const { token, steps } = file;
+  await using broker = await start(file);
+  const url = broker instanceof Cluster ? await broker.urls() : broker.url;
+  const client = new Punctual({ url, namespace: "shop", ...(token === undefined ? {} : { token }) });
+  const scenario = new Scenario(client, broker);
   try {
     for (const [at, step] of steps.entries()) {
       try {

@@ -3,7 +3,7 @@
 import { spawn, type ChildProcess } from "node:child_process";
 import { mkdirSync, mkdtempSync, rmSync } from "node:fs";
 import { createServer, type Server } from "node:http";
-import { createServer as createSocketServer, type AddressInfo } from "node:net";
+import { connect, createServer as createSocketServer, type AddressInfo } from "node:net";
 import { join, resolve } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 
@@ -79,6 +79,73 @@ export class Serve implements AsyncDisposable {
   async [Symbol.asyncDispose](): Promise<void> {
     await this.kill();
     rmSync(this.directory, { recursive: true, force: true });
+  }
+}
+
+interface SeenTopology {
+  leader: string | null;
+  brokers: { partitions: number[] }[];
+}
+
+/** Three brokers on a Redis of their own. */
+export class Cluster implements AsyncDisposable {
+  readonly brokers: Serve[] = [];
+  readonly #directory = temporary("redis");
+  #redis: ChildProcess | undefined;
+
+  /** Resolves once there is a leader and each broker owns partitions. */
+  static async start(): Promise<Cluster> {
+    const cluster = new Cluster();
+    try {
+      await cluster.#start();
+    } catch (error) {
+      await cluster[Symbol.asyncDispose]();
+      throw error;
+    }
+    return cluster;
+  }
+
+  async #start(): Promise<void> {
+    const port = await freePort();
+    const args = ["--port", String(port), "--bind", "127.0.0.1", "--save", "", "--dir", this.#directory];
+    this.#redis = spawn("redis-server", args, { stdio: "ignore" });
+    await eventually("Redis", () => new Promise<boolean>((resolve) => {
+      const socket = connect(port, "127.0.0.1", () => resolve(true)).on("error", () => resolve(false));
+      socket.on("connect", () => socket.end());
+    }));
+    const serve = ["--redis", `redis://127.0.0.1:${port}`, "--cluster", "t", "--lease", "2s"];
+    for (let count = 0; count < 3; count += 1) this.brokers.push(await Serve.start(serve));
+    await eventually("three brokers with partitions", async () => {
+      const { brokers, leader } = await this.#topology();
+      return typeof leader === "string" && brokers.length === 3 && brokers.every(({ partitions }) => partitions.length > 0);
+    });
+  }
+
+  async #topology(): Promise<SeenTopology> {
+    for (const { url } of this.brokers) {
+      const answer = await fetch(`${url}/v1/topology`).catch(() => undefined);
+      if (answer?.ok === true) return (await answer.json()) as SeenTopology;
+    }
+    throw new Error("no broker answers");
+  }
+
+  async leader(): Promise<Serve> {
+    const { leader } = await this.#topology();
+    const found = this.brokers.find(({ url }) => url === `http://${leader}`);
+    if (found === undefined) throw new Error(`no broker ${leader}`);
+    return found;
+  }
+
+  /** The addresses of all brokers, that of the leader first. */
+  async urls(): Promise<string[]> {
+    const { url: first } = await this.leader();
+    return [first, ...this.brokers.map(({ url }) => url).filter((url) => url !== first)];
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    for (const broker of this.brokers) await broker[Symbol.asyncDispose]();
+    await end(this.#redis, "SIGKILL");
+    rmSync(this.#directory, { recursive: true, force: true });
   }
 }
 

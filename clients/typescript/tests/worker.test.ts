@@ -1,11 +1,8 @@
 import assert from "node:assert/strict";
-import { spawn } from "node:child_process";
-import { rmSync } from "node:fs";
-import { connect } from "node:net";
 import { test } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import { Punctual, Refuse, Retry, TouchBuffer, Worker, queue } from "punctual";
-import { Serve, end, eventually, freePort, temporary } from "./support.js";
+import { Cluster, Serve, eventually } from "./support.js";
 
 test("a worker settles by what its handlers do, and routes by prefix", { timeout: 120_000 }, async () => {
   await using broker = await Serve.start();
@@ -126,57 +123,37 @@ test("a key that no task can have does not hold up the others of a touch buffer"
 });
 
 test("workers handle everything although the leader of three brokers is killed", { timeout: 180_000 }, async () => {
-  const port = await freePort();
-  const directory = temporary("redis");
-  const redis = spawn("redis-server", ["--port", String(port), "--bind", "127.0.0.1", "--save", "", "--dir", directory], { stdio: "ignore" });
-  const brokers: Serve[] = [];
-  try {
-    await eventually("Redis", () => new Promise<boolean>((resolve) => {
-      const socket = connect(port, "127.0.0.1", () => resolve(true)).on("error", () => resolve(false));
-      socket.on("connect", () => socket.end());
-    }));
-    const args = ["--redis", `redis://127.0.0.1:${port}`, "--cluster", "t", "--lease", "2s"];
-    for (let count = 0; count < 3; count += 1) brokers.push(await Serve.start(args));
-    const p = new Punctual({ url: brokers[0]?.url ?? "", namespace: "shop", retryFor: "60s" });
-    const topology = await eventually("three brokers with partitions", async () => {
-      const seen = await p.topology();
-      const isBalanced = seen.brokers.length === 3 && seen.brokers.every(({ partitions }) => partitions.length > 0);
-      return isBalanced && typeof seen.leader === "string" ? seen : undefined;
-    });
-    const COUNT = 600;
-    /** The fire ids that were handled, by key. */
-    const handled = new Map<string, Set<string>>();
-    const startWorker = (name: string): Worker => new Worker(p, { concurrency: 15, name }).on("q", async (fire) => {
-      await sleep(20);
-      const key = fire.key ?? "";
-      handled.set(key, (handled.get(key) ?? new Set()).add(fire.fireId));
-    }).start();
-    await using _first = startWorker("first");
-    await using _second = startWorker("second");
-    for (const worker of ["first", "second"]) {
-      await eventually(`${worker} at every broker`, async () =>
-        new Set((await p.workers()).filter(({ name }) => name === worker).map(({ broker }) => broker)).size === 3);
-    }
-    assert.equal(p.addresses.length, 3);
-    const retry = { attemptsMax: 20, backoff: { fixed: "100ms" } };
-    const tasks = Array.from({ length: COUNT }, (_, at) => ({ key: `k${at}`, in: at * 5, to: queue("q"), retry, timeout: "3s" }));
-    assert.deepEqual((await p.scheduleAll(tasks)).problems, []);
-    await eventually("the first fires", async () => handled.size > 20);
-    const leader = brokers.find(({ url }) => url.endsWith(String(topology.leader))) ?? assert.fail(`no broker ${topology.leader}`);
-    await leader.kill();
-    assert.ok(handled.size < COUNT, "the leader was killed after the last fire");
-    await eventually("all fires", async () => handled.size === COUNT);
-    await eventually("all settled", async () => {
-      const { scheduled, firing, deadLetters } = await p.stats();
-      assert.equal(deadLetters, 0);
-      return scheduled === 0 && firing === 0;
-    });
-    // A fire may be handled twice, by its id it is still the same fire: no task has fired twice.
-    assert.deepEqual([...handled].filter(([, fires]) => fires.size !== 1), []);
-    assert.equal((await p.topology()).brokers.some(({ address }) => leader.url.endsWith(address)), false);
-  } finally {
-    for (const broker of brokers) await broker[Symbol.asyncDispose]();
-    await end(redis, "SIGKILL");
-    rmSync(directory, { recursive: true, force: true });
+  await using cluster = await Cluster.start();
+  const p = new Punctual({ url: cluster.brokers[0]?.url ?? "", namespace: "shop", retryFor: "60s" });
+  const COUNT = 600;
+  /** The fire ids that were handled, by key. */
+  const handled = new Map<string, Set<string>>();
+  const startWorker = (name: string): Worker => new Worker(p, { concurrency: 15, name }).on("q", async (fire) => {
+    await sleep(20);
+    const key = fire.key ?? "";
+    handled.set(key, (handled.get(key) ?? new Set()).add(fire.fireId));
+  }).start();
+  await using _first = startWorker("first");
+  await using _second = startWorker("second");
+  for (const worker of ["first", "second"]) {
+    await eventually(`${worker} at every broker`, async () =>
+      new Set((await p.workers()).filter(({ name }) => name === worker).map(({ broker }) => broker)).size === 3);
   }
+  assert.equal(p.addresses.length, 3);
+  const retry = { attemptsMax: 20, backoff: { fixed: "100ms" } };
+  const tasks = Array.from({ length: COUNT }, (_, at) => ({ key: `k${at}`, in: at * 5, to: queue("q"), retry, timeout: "3s" }));
+  assert.deepEqual((await p.scheduleAll(tasks)).problems, []);
+  await eventually("the first fires", async () => handled.size > 20);
+  const leader = await cluster.leader();
+  await leader.kill();
+  assert.ok(handled.size < COUNT, "the leader was killed after the last fire");
+  await eventually("all fires", async () => handled.size === COUNT);
+  await eventually("all settled", async () => {
+    const { scheduled, firing, deadLetters } = await p.stats();
+    assert.equal(deadLetters, 0);
+    return scheduled === 0 && firing === 0;
+  });
+  // A fire may be handled twice, by its id it is still the same fire: no task has fired twice.
+  assert.deepEqual([...handled].filter(([, fires]) => fires.size !== 1), []);
+  assert.equal((await p.topology()).brokers.some(({ address }) => leader.url.endsWith(address)), false);
 });

@@ -83,7 +83,7 @@ pub use crate::error::{Error, ExistingTask, Problem};
 pub use crate::failure::Failure;
 pub use crate::namespace::alarms::Alarms;
 pub use crate::namespace::operations::{
-    MeasuredPoint, MeasuredSeries, OperationFilter, OperationInfo, OperationMatches,
+    MeasuredPoint, MeasuredSeries, OperationFilter, OperationInfo, OperationMatches, OperationVerb,
 };
 pub use crate::namespace::polling::{LeaseOptions, LeasedDelivery, SettleAnswer};
 pub use crate::namespace::reads::Fires;

@@ -11,6 +11,7 @@
 mod attempt;
 mod concurrency;
 mod outbox;
+mod routes;
 mod session;
 mod sessions;
 
@@ -22,6 +23,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use self::attempt::{HandlerResult, WorkFunction};
+use self::routes::KeyRoutes;
 use crate::client::state::ClientState;
 use crate::{BoxFuture, Dedup, Delivery, Error, Failure};
 
@@ -45,6 +47,7 @@ pub struct WorkerBuilder {
     concurrency: u32,
     extend_for: Duration,
     dedup: Option<Dedup>,
+    routes: KeyRoutes,
 }
 
 impl WorkerBuilder {
@@ -57,6 +60,7 @@ impl WorkerBuilder {
             concurrency: CONCURRENCY_DEFAULT,
             extend_for: EXTEND_FOR_DEFAULT,
             dedup: None,
+            routes: KeyRoutes::default(),
         }
     }
 
@@ -86,10 +90,31 @@ impl WorkerBuilder {
         self
     }
 
-    /// Skips deliveries of fires that have taken effect. Only for [`WorkerBuilder::handler`].
+    /// Skips deliveries of fires that have taken effect. Not for [`WorkerBuilder::batch_handler`].
     pub fn dedup(mut self, dedup: Dedup) -> Self {
         self.dedup = Some(dedup);
         self
+    }
+
+    /// Calls `handler` for deliveries whose key begins with `prefix`, of any of the queues. Of
+    /// several prefixes the longest decides. [`WorkerBuilder::handler`] takes all other deliveries;
+    /// with [`WorkerBuilder::routed`] there is no handler for them.
+    pub fn on<H, F, R>(mut self, prefix: impl Into<String>, handler: H) -> Self
+    where
+        H: Fn(Delivery) -> F + Send + Sync + 'static,
+        F: Future<Output = Result<R, Failure>> + Send + 'static,
+        R: Serialize + Send + 'static,
+    {
+        self.routes.set(prefix.into(), handler);
+        self
+    }
+
+    /// The worker of the handlers that [`WorkerBuilder::on`] has added. A delivery whose key begins
+    /// with none of their prefixes is a failed attempt.
+    pub fn routed(self) -> Worker {
+        let (routes, dedup) = (self.routes.clone(), self.dedup.clone());
+        let each = move |delivery| routes.call(delivery, dedup.clone());
+        Worker { options: self, work: WorkFunction::Each(Arc::new(each)) }
     }
 
     /// Calls `handler` for each delivery, up to `concurrency` at once. `Ok` acks the delivery; a
@@ -104,20 +129,7 @@ impl WorkerBuilder {
         F: Future<Output = Result<R, Failure>> + Send + 'static,
         R: Serialize + Send + 'static,
     {
-        let dedup = self.dedup.clone();
-        let handler = Arc::new(handler);
-        let each = move |delivery: Delivery| -> BoxFuture<HandlerResult> {
-            let (handler, dedup) = (Arc::clone(&handler), dedup.clone());
-            Box::pin(async move {
-                let Some(dedup) = dedup else {
-                    return attempt::result_of(&handler(delivery).await?);
-                };
-                let fire_id = delivery.fire_id.clone();
-                let value = dedup.once_with(&fire_id, || handler(delivery)).await?;
-                value.as_ref().map_or(Ok(None), attempt::result_of)
-            })
-        };
-        Worker { options: self, work: WorkFunction::Each(Arc::new(each)) }
+        self.on("", handler).routed()
     }
 
     /// Calls `handler` with all deliveries that arrive together, for high rates. It returns one

@@ -16,6 +16,7 @@ from urllib.parse import quote, urlencode
 from . import records as r
 from ._payload import plain
 from ._units import Duration, Instant, duration_text, instant_json, seconds
+from .alarms import AlarmCondition, AlarmReceiver
 from .errors import Problem, error_of
 from .targets import NewTask, TaskFields, TaskLike, task_json
 
@@ -125,7 +126,7 @@ REQUESTS: dict[str, set[str]] = {
     "CancelMany": {"keys", "ids"},
     "DeadLetterSelection": {"ids", "all", "where"},
     "DeadGroupFilter": {"reason", "target"},
-    "NewOperation": {"do", "where", "dry_run"},
+    "NewOperation": {"do", "where", "later", "dry_run"},
     "TaskFilter": {"state", "kind", "key_prefix", "label", "from", "to"},
     "Ack": {"tokens", "acks"},
     "AckEntry": {"token", "result"},
@@ -618,19 +619,26 @@ class Calls:
     # Operations
 
     def start_operation(
-        self, do: Literal["cancel", "pause", "resume", "fire"] | str, where: Mapping[str, Json]
+        self,
+        do: Literal["cancel", "pause", "resume", "fire", "shift", "spread"] | str,
+        where: Mapping[str, Json],
+        *,
+        later: Duration | None = None,
     ) -> Call[r.Operation]:
-        """Cancels, pauses, resumes or fires all tasks that match `where`; `{}` is every task."""
+        """Changes all tasks that match `where`; `{}` is every task.
+
+        `shift` makes each due later by `later`, `spread` by a part of it that is different for each.
+        """
         return self._post(
             self._path("operations"),
-            {"do": do, "where": _filter(where)},
+            _set(do=do, where=_filter(where), later=_text(later)),
             lambda response: r.Operation(response.json()["operation"]),
             repeatable=False,
         )
 
-    def dry_run(self, do: str, where: Mapping[str, Json]) -> Call[r.DryRun]:
+    def dry_run(self, do: str, where: Mapping[str, Json], *, later: Duration | None = None) -> Call[r.DryRun]:
         """Counts the tasks that an operation would change."""
-        body = {"do": do, "where": _filter(where), "dry_run": True}
+        body = _set(do=do, where=_filter(where), later=_text(later), dry_run=True)
         return self._post(self._path("operations"), body, _as(r.DryRun))
 
     def operation(self, id: str) -> Call[r.Operation]:
@@ -653,8 +661,8 @@ class Calls:
         self,
         name: str,
         *,
-        when: Mapping[str, Json],
-        to: Mapping[str, Json],
+        when: AlarmCondition,
+        to: AlarmReceiver,
         repeat_after: Duration | None = None,
     ) -> Call[r.Alarm]:
         """Creates or replaces an alarm. `docs/alarms.md` has conditions and receivers."""

@@ -542,6 +542,7 @@ class Operation(Record):
     id = text("id")
     do = text("do")
     where = anything("where")
+    later = duration_or_none("later")
     state = text("state")
     matched = integer("matched")
     changed = integer("changed")

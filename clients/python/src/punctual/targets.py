@@ -72,7 +72,7 @@ class Sql:
 
 @dataclass(frozen=True)
 class Kafka:
-    """Deliveries are records of a topic. The key of a record is that of the task, if it is not given here."""
+    """Deliveries are records of a topic. Without `key`, a record has the key of its task."""
 
     connection: str
     topic: str
@@ -90,8 +90,10 @@ class Kafka:
 
 @dataclass(frozen=True)
 class Amqp:
-    """Deliveries are messages to an exchange, like one of RabbitMQ. With an empty exchange, the routing key is the name
-    of a queue."""
+    """Deliveries are messages to an exchange of AMQP 0.9.1.
+
+    For the default exchange, whose name is empty, the routing key is the name of a queue.
+    """
 
     connection: str
     exchange: str
@@ -99,11 +101,9 @@ class Amqp:
     headers: Mapping[str, str] = field(default_factory=dict)
 
     def wire(self) -> Json:
-        amqp: dict[str, Json] = {
-            "connection": self.connection,
-            "exchange": self.exchange,
-            "routing_key": self.routing_key,
-        }
+        amqp: dict[str, Json] = {"connection": self.connection, "exchange": self.exchange}
+        if self.routing_key:
+            amqp["routing_key"] = self.routing_key
         if self.headers:
             amqp["headers"] = dict(self.headers)
         return {"amqp": amqp}
@@ -122,22 +122,25 @@ class Nats:
 
 @dataclass(frozen=True)
 class Mqtt:
-    """Deliveries are messages to a topic of MQTT, confirmed as `qos` 1 or 2 says."""
+    """Deliveries are messages to a topic of MQTT. `qos` is 1 (default) or 2."""
 
     connection: str
     topic: str
-    qos: int = 1
-    retain: bool = False
+    qos: Literal[1, 2] | None = None
+    retain: bool | None = None
 
     def wire(self) -> Json:
-        return {
-            "mqtt": {"connection": self.connection, "topic": self.topic, "qos": self.qos, "retain": self.retain}
-        }
+        mqtt: dict[str, Json] = {"connection": self.connection, "topic": self.topic}
+        if self.qos is not None:
+            mqtt["qos"] = self.qos
+        if self.retain is not None:
+            mqtt["retain"] = self.retain
+        return {"mqtt": mqtt}
 
 
 @dataclass(frozen=True)
 class RedisStream:
-    """Deliveries are entries of a stream of Redis, which keeps about `maxlen` entries."""
+    """Deliveries are entries of a stream, which keeps about `maxlen` of them."""
 
     connection: str
     stream: str
@@ -152,7 +155,7 @@ class RedisStream:
 
 @dataclass(frozen=True)
 class Grpc:
-    """Deliveries call a unary gRPC method, like `/shop.Orders/Cancel`. The payload is the message."""
+    """Deliveries are calls of a unary method (`/shop.Orders/Cancel`). The payload is the message."""
 
     url: str
     method: str
@@ -161,15 +164,15 @@ class Grpc:
         return {"grpc": {"url": self.url, "method": self.method}}
 
 
-Target: TypeAlias = Queue | Http | Sql | Kafka | Amqp | Nats | Mqtt | RedisStream | Grpc | str | Mapping[str, Json]
-"""A queue, a webhook, a gRPC method, what of a connection takes deliveries, the URL of a webhook, or the JSON of a
-target."""
+TypedTarget: TypeAlias = Queue | Http | Sql | Kafka | Amqp | Nats | Mqtt | RedisStream | Grpc
+Target: TypeAlias = TypedTarget | str | Mapping[str, Json]
+"""A queue, a webhook, a gRPC method, a place of a connection, the URL of a webhook, or the JSON of a target."""
 
 
 def target_json(target: Target) -> Json:
     if isinstance(target, str):
         return Http(target).wire()
-    return dict(target) if isinstance(target, Mapping) else target.wire()
+    return target.wire() if isinstance(target, TypedTarget) else dict(target)
 
 
 @dataclass(frozen=True)
@@ -228,6 +231,13 @@ class RetryPolicy:
         return json
 
 
+class Dst(TypedDict, total=False):
+    """What a cron expression does in the hour that a change of the clocks leaves out or has twice."""
+
+    gap: Literal["after", "skip"] | str
+    overlap: Literal["once", "both"] | str
+
+
 class TaskFields(TypedDict, total=False):
     """The fields of a task. Exactly one of `after`, `at`, `cron`, `every` and `within` says when it fires."""
 
@@ -235,7 +245,7 @@ class TaskFields(TypedDict, total=False):
     at: Instant
     cron: str
     timezone: str
-    dst: Mapping[str, Json]
+    dst: Dst
     every: Duration
     starts_at: Instant
     ends_at: Instant

@@ -31,14 +31,56 @@ pub struct OperationFilter {
     pub to: Option<Timestamp>,
 }
 
+/// What an operation does with each task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum OperationVerb {
+    /// It never fires again.
+    Cancel,
+    /// It waits until it is resumed.
+    Pause,
+    /// A paused task continues.
+    Resume,
+    /// It fires now, in addition to its schedule.
+    Fire,
+    /// It is due so much later. Cron and interval tasks cannot be moved.
+    Shift(Duration),
+    /// It is due later by a part of this that is different for each task, so that tasks that are
+    /// due together are due evenly over this time.
+    Spread(Duration),
+}
+
+impl OperationVerb {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Cancel => "cancel",
+            Self::Pause => "pause",
+            Self::Resume => "resume",
+            Self::Fire => "fire",
+            Self::Shift(_) => "shift",
+            Self::Spread(_) => "spread",
+        }
+    }
+
+    fn later_ms(self) -> u64 {
+        let later = match self {
+            Self::Shift(later) | Self::Spread(later) => later,
+            _ => return 0,
+        };
+        u64::try_from(later.as_millis()).unwrap_or(u64::MAX)
+    }
+}
+
 /// An operation, and how far it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct OperationInfo {
     /// Unique on the broker that took it.
     pub id: String,
-    /// `cancel`, `pause`, `resume` or `fire`.
+    /// `cancel`, `pause`, `resume`, `fire`, `shift` or `spread`.
     pub verb: String,
+    /// How much later the tasks are due, with `shift` and `spread`.
+    pub later: Option<Duration>,
     /// `running`, `done`, `stopped` or `failed`.
     pub state: String,
     /// Tasks that were found so far.
@@ -108,18 +150,18 @@ macro_rules! call {
 }
 
 impl Namespace {
-    /// Starts an operation: `cancel`, `pause`, `resume` or `fire` for every task that matches and
-    /// was created before. It is kept in the memory of the broker that took it.
+    /// Starts an operation: a verb for every task that matches and was created before. It is kept
+    /// in the memory of the broker that took it.
     ///
     /// # Errors
     /// [`Error::Problem`] with status 422 that names the field; any other [`Error`]. If the answer
     /// was lost, the operation may have been started.
     pub async fn start_operation(
         &self,
-        verb: impl Into<String>,
+        verb: OperationVerb,
         filter: OperationFilter,
     ) -> Result<OperationInfo, Error> {
-        let answer = self.start(verb.into(), filter, Sending::ToStart).await?;
+        let answer = self.start(verb, filter, Sending::ToStart).await?;
         answer.operation.map(info).ok_or(Error::Answer("the answer to a start has no operation"))
     }
 
@@ -129,10 +171,10 @@ impl Namespace {
     /// As [`start_operation`](Self::start_operation); nothing is changed.
     pub async fn count_operation(
         &self,
-        verb: impl Into<String>,
+        verb: OperationVerb,
         filter: OperationFilter,
     ) -> Result<OperationMatches, Error> {
-        let answer = self.start(verb.into(), filter, Sending::ToCount).await?;
+        let answer = self.start(verb, filter, Sending::ToCount).await?;
         let counted =
             answer.dry_run.ok_or(Error::Answer("the answer to a dry run has no count"))?;
         Ok(OperationMatches { matched: counted.matched, exact: counted.exact })
@@ -140,7 +182,7 @@ impl Namespace {
 
     async fn start(
         &self,
-        verb: String,
+        verb: OperationVerb,
         filter: OperationFilter,
         sending: Sending,
     ) -> Result<v1::StartOperationResponse, Error> {
@@ -155,9 +197,10 @@ impl Namespace {
         };
         let request = v1::StartOperationRequest {
             namespace: self.name.to_string(),
-            verb,
+            verb: verb.name().to_owned(),
             r#where: Some(filter),
             dry_run: sending == Sending::ToCount,
+            later_ms: verb.later_ms(),
         };
         let retry_when = match sending {
             Sending::ToCount => RetryWhen::Always,
@@ -234,6 +277,7 @@ fn info(operation: v1::Operation) -> OperationInfo {
     OperationInfo {
         id: operation.id,
         verb: operation.verb,
+        later: (operation.later_ms != 0).then(|| Duration::from_millis(operation.later_ms)),
         state: operation.state,
         matched: operation.matched,
         changed: operation.changed,

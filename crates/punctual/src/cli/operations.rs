@@ -8,7 +8,7 @@ use super::output;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum OperationsCommand {
-    /// Cancel, pause, resume or fire all tasks that match
+    /// Cancel, pause, resume, fire or move all tasks that match
     Start(StartArgs),
     /// List the operations that the broker has taken, newest first
     #[command(after_help = "Example:\n  punctual operations list shop")]
@@ -25,12 +25,16 @@ pub(crate) enum OperationsCommand {
 #[command(after_help = "Examples:
   punctual operations start shop cancel --label campaign=7 --dry-run
   punctual operations start shop pause --kind recurring
-  punctual operations start shop resume --all")]
+  punctual operations start shop resume --all
+  punctual operations start shop spread --later 10m --key-prefix mail-")]
 pub(crate) struct StartArgs {
     /// The namespace
     namespace: String,
-    /// What to do with each task: cancel, pause, resume or fire
+    /// What to do with each task: cancel, pause, resume, fire, shift or spread
     verb: String,
+    /// How much later tasks are due: `shift` moves all by this, `spread` each by another part of it
+    #[arg(long, value_name = "DURATION")]
+    later: Option<String>,
     /// Every task of the namespace
     #[arg(long)]
     #[arg(conflicts_with_all = ["state", "kind", "key_prefix", "label", "from", "to"])]
@@ -104,7 +108,10 @@ impl StartArgs {
         let filter: Map<String, Value> = conditions
             .filter_map(|(name, value)| Some((name.to_owned(), value.clone()?.into())))
             .collect();
-        let body = json!({ "do": self.verb, "where": filter, "dry_run": self.dry_run });
+        let mut body = json!({ "do": self.verb, "where": filter, "dry_run": self.dry_run });
+        if let Some(later) = &self.later {
+            body["later"] = json!(later);
+        }
         let answer = self.broker.post(&operations(&self.namespace), &body)?;
         output::print(&self.broker, &answer, |answer| match self.dry_run {
             true => {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use punctual_client::{
-    CancelResult, Client, Delivery, Error, Failure, FireEnd, Gap, List, Misfire, Namespace,
+    CancelResult, Client, Dedup, Delivery, Error, Failure, FireEnd, Gap, List, Misfire, Namespace,
     NewTask, Occasion, Overlap, Retry, Target, TaskState, Timestamp, Touch, Twice, Worker,
 };
 use punctual_proto::v1;
@@ -652,6 +652,34 @@ async fn the_value_of_a_handler_is_the_result_of_the_fire() {
     });
     assert_eq!(fire["result"], json!({"attempt": 1}), "{fire}");
     assert_eq!(worker.stop().await.unwrap().acked, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_calls_the_handler_of_the_longest_prefix_of_a_key() {
+    let broker = TestBroker::start(&[]);
+    let shop = shop(&broker);
+    for key in ["unit:1", "unit:door:1", "lamp-1"] {
+        soon(&shop).key(key).retry(Retry::attempts_max(1)).schedule().await.unwrap();
+    }
+    let worker = shop
+        .worker("q")
+        .dedup(Dedup::in_memory(10))
+        .on("unit:", |_| async { Ok::<_, Failure>("a unit") })
+        .on("unit:door:", |_| async { Ok::<_, Failure>(json!({"a": "door"})) })
+        .routed()
+        .spawn();
+    let fire_of = |key: &str| {
+        eventually(|| {
+            let (_, page) = broker.call("GET", &format!("/v1/shop/tasks/{key}/fires"), &[], "");
+            page["fires"].get(0).filter(|fire| fire["end"].is_string()).cloned()
+        })
+    };
+    assert_eq!(fire_of("unit:1")["result"], "a unit");
+    assert_eq!(fire_of("unit:door:1")["result"], json!({"a": "door"}));
+    let reason = &fire_of("lamp-1")["attempts"][0]["reason"];
+    assert_eq!(reason, "the worker has no handler for the key \"lamp-1\"");
+    let counts = worker.stop().await.unwrap();
+    assert_eq!((counts.acked, counts.failed), (2, 1));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use punctual_client::{
-    Client, Error, FireEnd, FireId, Fires, Namespace, OperationFilter, Retry, TaskState,
+    Client, Error, FireEnd, FireId, Fires, Namespace, OperationFilter, OperationVerb, Retry,
+    TaskState,
 };
 use punctual_test_support::{TestBroker, WAIT_MAX, WebhookReceiver};
 
@@ -140,9 +141,9 @@ async fn all_tasks_that_match_are_counted_and_changed() {
     }
     let orders =
         || OperationFilter { key_prefix: Some("order-".to_owned()), ..OperationFilter::default() };
-    let counted = shop.count_operation("pause", orders()).await.unwrap();
+    let counted = shop.count_operation(OperationVerb::Pause, orders()).await.unwrap();
     assert_eq!((counted.matched, counted.exact), (2, true));
-    let started = shop.start_operation("pause", orders()).await.unwrap();
+    let started = shop.start_operation(OperationVerb::Pause, orders()).await.unwrap();
     let ended = eventually(|| async {
         let now = shop.operation(&started.id).await.unwrap();
         (now.state != "running").then_some(now)
@@ -153,7 +154,17 @@ async fn all_tasks_that_match_are_counted_and_changed() {
     assert_eq!(shop.operations().await.unwrap(), std::slice::from_ref(&ended));
     assert_eq!(shop.stop_operation(&started.id).await.unwrap(), ended, "it has ended already");
     assert_eq!(status(shop.operation("77").await), 404);
-    assert_eq!(status(shop.start_operation("burn", orders()).await), 422);
+    let no_time = OperationVerb::Shift(Duration::ZERO);
+    assert_eq!(status(shop.start_operation(no_time, orders()).await), 422);
+    let mails = OperationFilter { key_prefix: Some("mail-".to_owned()), ..Default::default() };
+    let before = shop.get("mail-1").await.unwrap().unwrap().fire_at;
+    let moved = shop.start_operation(OperationVerb::Shift(HOUR), mails).await.unwrap();
+    assert_eq!((moved.verb.as_str(), moved.later), ("shift", Some(HOUR)));
+    eventually(|| async {
+        let now = shop.get("mail-1").await.unwrap().unwrap().fire_at;
+        (now.since(before) == HOUR).then_some(())
+    })
+    .await;
 }
 
 #[tokio::test]

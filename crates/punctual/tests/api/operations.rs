@@ -1,7 +1,10 @@
 //! Operations on all tasks that match, groups of dead letters, the kind of a task as a filter, and
 //! the long poll for a version.
 
+use std::collections::BTreeMap;
+
 use punctual_client::{Client, DeadGroupFilter, List};
+use punctual_core::Timestamp;
 use punctual_test_support::{TestBroker, WebhookReceiver, eventually, wait_for};
 use serde_json::{Value, json};
 
@@ -82,12 +85,76 @@ fn an_operation_fires_each_task_once() {
     assert_eq!(fires(), 300);
 }
 
+/// The due times of all tasks by key, in milliseconds.
+fn due_times(broker: &TestBroker) -> BTreeMap<String, i64> {
+    let (_, page) = get(broker, "/tasks?limit=1000");
+    let tasks = page["tasks"].as_array().unwrap().iter();
+    let due = |task: &Value| Timestamp::parse_rfc3339(task["fire_at"].as_str().unwrap()).unwrap();
+    let millis = |task: &Value| i64::try_from(due(task).as_millis()).unwrap();
+    tasks.map(|task| (task["key"].as_str().unwrap().to_owned(), millis(task))).collect()
+}
+
+fn move_all(broker: &TestBroker, verb: &str, later: &str, filter: &Value) -> Value {
+    let body = json!({"do": verb, "later": later, "where": filter});
+    let (status, started) = post(broker, "/operations", &body);
+    assert_eq!((status, &started["operation"]["later"]), (202, &json!(later)), "{started}");
+    let id = started["operation"]["id"].as_str().unwrap().to_owned();
+    eventually(|| {
+        let (_, shown) = get(broker, &format!("/operations/{id}"));
+        (shown["operation"]["state"] != "running").then(|| shown["operation"].clone())
+    })
+}
+
+#[test]
+fn an_operation_shifts_each_task_once_although_it_finds_it_again_at_its_new_time() {
+    let broker = TestBroker::start(&["--partitions", "2"]);
+    let task = |number: usize| {
+        let key = format!("order-{number}");
+        json!({"key": key, "in": format!("{}m", 60 + number), "target": {"queue": "q"}})
+    };
+    post(&broker, "/tasks", &json!((0..400).map(task).collect::<Vec<_>>()));
+    broker.put("cron", r#"{"cron": "0 0 1 1 *", "target": {"queue": "q"}}"#);
+    broker.put("paused", r#"{"in": "2h", "paused": true, "target": {"queue": "q"}}"#);
+    let before = due_times(&broker);
+    let shifted = move_all(&broker, "shift", "10m", &json!({}));
+    let figures = [&shifted["matched"], &shifted["changed"], &shifted["failed"]];
+    assert_eq!(figures, [&json!(401), &json!(400), &json!(1)], "cron is not moved: {shifted}");
+    for (key, due) in due_times(&broker) {
+        let later = if key.starts_with("order-") { 600_000 } else { 0 };
+        assert_eq!(due - before[&key], later, "{key}");
+    }
+}
+
+#[test]
+fn an_operation_spreads_a_herd_evenly_over_the_time_after_it() {
+    let broker = TestBroker::start(&["--partitions", "2"]);
+    let at = "2040-01-01T00:00:00Z";
+    let task = |number| json!({"key": format!("n{number}"), "at": at, "target": {"queue": "q"}});
+    post(&broker, "/tasks", &json!((0..500).map(task).collect::<Vec<_>>()));
+    let herd = *due_times(&broker).values().next().unwrap();
+    let filter = json!({"from": at, "to": "2040-01-01T00:01:00Z"});
+    let spread = move_all(&broker, "spread", "10m", &filter);
+    assert_eq!((&spread["changed"], &spread["failed"]), (&json!(500), &json!(0)), "{spread}");
+    let mut minutes = [0; 10];
+    for due in due_times(&broker).into_values() {
+        let later = due - herd;
+        assert!((0..=600_000).contains(&later), "{later}");
+        minutes[usize::try_from(later / 60_000).unwrap().min(9)] += 1;
+    }
+    assert!(minutes.iter().all(|count| (35..=65).contains(count)), "{minutes:?}");
+}
+
 #[test]
 fn an_operation_that_makes_no_sense_names_the_field() {
     let broker = TestBroker::start(&[]);
     for (body, status, field) in [
         (json!({"do": "delete", "where": {}}), 422, "do"),
         (json!({"do": "cancel"}), 400, "where"),
+        (json!({"do": "shift", "where": {}}), 422, "later"),
+        (json!({"do": "spread", "where": {}, "later": "x"}), 422, "later"),
+        (json!({"do": "spread", "where": {}, "later": "999ms"}), 422, "later"),
+        (json!({"do": "shift", "where": {}, "later": "367d"}), 422, "later"),
+        (json!({"do": "pause", "where": {}, "later": "1h"}), 422, "later"),
         (json!({"do": "cancel", "where": {"state": "dead"}}), 422, "where.state"),
         (json!({"do": "cancel", "where": {"state": "x"}}), 400, "where.state"),
         (json!({"do": "cancel", "where": {"kind": "x"}}), 422, "where.kind"),

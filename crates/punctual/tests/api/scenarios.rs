@@ -21,11 +21,13 @@ use std::thread;
 use std::time::Duration;
 
 use punctual_core::Partitions;
+use punctual_sql::SqlOptions;
 use punctual_store_any::StoreLocation;
 use punctual_store_redis::RedisOptions;
+use punctual_store_sql::SqlStoreOptions;
 use punctual_test_support::ports::free_address;
 use punctual_test_support::redis::RedisServer;
-use punctual_test_support::{BrokerProcess, DevBroker, ScriptedReceiver, WAIT_MAX};
+use punctual_test_support::{BrokerProcess, DevBroker, ScriptedReceiver, TestCluster, WAIT_MAX};
 use serde_json::{Map, Value, json};
 use tempfile::TempDir;
 
@@ -112,6 +114,11 @@ enum ScenarioBroker {
         address: SocketAddr,
         flags: Vec<String>,
     },
+    /// Three brokers on one Redis, with the index of the leader.
+    Cluster {
+        brokers: TestCluster<RedisServer>,
+        leader: usize,
+    },
 }
 
 /// Where the tasks of scenarios are kept.
@@ -122,20 +129,28 @@ enum ScenarioStore {
     Embedded,
     /// By its URL.
     Redis(String),
+    /// By the URL of a database.
+    Postgres(String),
 }
 
 impl ScenarioStore {
     /// Starts a broker with a virtual clock on a new store.
     fn start_virtual(&self, clock: &str, args: &[String]) -> Option<ScenarioBroker> {
         static CLUSTERS: AtomicUsize = AtomicUsize::new(0);
+        let number = CLUSTERS.fetch_add(1, Ordering::Relaxed);
+        let cluster = format!("scenario-{number}");
         let (store, dir) = match self {
             Self::OfBinary => return None,
             Self::Embedded => {
                 let dir = tempfile::tempdir().unwrap();
                 (StoreLocation::Embedded(dir.path().to_owned()), Some(dir))
             }
+            Self::Postgres(url) => {
+                let sql = SqlOptions::from_url(url).unwrap();
+                let options = SqlStoreOptions::new(sql, &cluster, Partitions::ONE);
+                (StoreLocation::Postgres(options), None)
+            }
             Self::Redis(url) => {
-                let cluster = format!("scenario-{}", CLUSTERS.fetch_add(1, Ordering::Relaxed));
                 let urls = vec![url.clone()];
                 (StoreLocation::Redis(RedisOptions::new(urls, &cluster, Partitions::ONE)), None)
             }
@@ -156,6 +171,11 @@ impl ScenarioBroker {
             broker.restart();
             return broker;
         }
+        if scenario["broker"] == "cluster" {
+            let brokers = TestCluster::over(RedisServer::start(&[]), 3, &[], None);
+            let (leader, _) = brokers.leader_and_follower();
+            return Self::Cluster { brokers, leader };
+        }
         let clock = scenario["clock"].as_str().unwrap_or(CLOCK_DEFAULT);
         let args: Vec<String> = args.collect();
         if let Some(broker) = store.start_virtual(clock, &args) {
@@ -166,12 +186,25 @@ impl ScenarioBroker {
         Self::Dev(DevBroker::run(&flags))
     }
 
-    fn address(&self) -> SocketAddr {
+    /// The addresses of all brokers, that of the leader first.
+    fn addresses(&self) -> Vec<SocketAddr> {
         match self {
-            Self::Dev(broker) => broker.client.address,
-            Self::Virtual { broker, .. } => broker.address,
-            Self::Serve { address, .. } => *address,
+            Self::Dev(broker) => vec![broker.client.address],
+            Self::Virtual { broker, .. } => vec![broker.address],
+            Self::Serve { address, .. } => vec![*address],
+            Self::Cluster { brokers, leader } => {
+                let mut addresses = brokers.addresses();
+                addresses.swap(0, *leader);
+                addresses
+            }
         }
+    }
+
+    fn kill_leader(&mut self) {
+        let Self::Cluster { brokers, leader } = self else {
+            panic!("only a cluster has a leader to kill");
+        };
+        brokers.brokers[*leader].kill();
     }
 
     fn restart(&mut self) {
@@ -186,10 +219,10 @@ impl ScenarioBroker {
     }
 
     fn clock(&self, method: &str, path: &str, body: &Value, token: Option<&str>) -> StepResult {
-        if let Self::Serve { .. } = self {
+        if matches!(self, Self::Serve { .. } | Self::Cluster { .. }) {
             return Err("a broker in real time has no clock to move".into());
         }
-        let url = format!("http://{}/v1/clock{path}", self.address());
+        let url = format!("http://{}/v1/clock{path}", self.addresses()[0]);
         let request = http::Request::builder().method(method).uri(url);
         let request = request.header("content-type", "application/json");
         let request = match token {
@@ -211,20 +244,24 @@ impl ScenarioBroker {
 fn run(
     scenario: &Value,
     store: &ScenarioStore,
-    make: fn(SocketAddr) -> Box<dyn Driver>,
+    make: fn(&[SocketAddr]) -> Box<dyn Driver>,
 ) -> Result<(), String> {
     for key in scenario.as_object().unwrap().keys() {
         let known = ["name", "broker", "clock", "args", "token", "steps"].contains(&key.as_str());
         assert!(known, "unknown key {key} of a file");
     }
     let mut broker = ScenarioBroker::start(scenario, store);
-    let mut driver = make(broker.address());
+    let mut driver = make(&broker.addresses());
     let (mut names, mut receivers) = (HashMap::new(), Vec::new());
     for (index, step) in scenario["steps"].as_array().unwrap().iter().enumerate() {
         let result =
             one_step(scenario, step, &mut names, &mut receivers, |verb, args, token| match verb {
                 "restart" => {
                     broker.restart();
+                    Ok(Value::Null)
+                }
+                "kill_leader" => {
+                    broker.kill_leader();
                     Ok(Value::Null)
                 }
                 "advance" => {
@@ -318,13 +355,13 @@ fn exceptions(list: &str) -> BTreeMap<String, String> {
 }
 
 /// Runs all scenarios that fit the store. Exactly those in the list of exceptions must fail.
-fn run_all(list: &str, store: &ScenarioStore, make: fn(SocketAddr) -> Box<dyn Driver>) {
+fn run_all(list: &str, store: &ScenarioStore, make: fn(&[SocketAddr]) -> Box<dyn Driver>) {
     let (mut scenarios, exceptions) = (scenarios(), exceptions(list));
     for file in exceptions.keys() {
         assert!(scenarios.contains_key(file), "{list} names {file}, which does not exist");
     }
     if !matches!(store, ScenarioStore::OfBinary) {
-        scenarios.retain(|_, scenario| scenario["broker"] != "serve");
+        scenarios.retain(|_, scenario| scenario["broker"].is_null());
     }
     let waiting: Arc<Mutex<VecDeque<(String, Value)>>> =
         Arc::new(Mutex::new(scenarios.into_iter().collect()));
@@ -374,6 +411,12 @@ fn the_scenarios_have_the_same_answers_on_the_embedded_store() {
 fn the_scenarios_have_the_same_answers_on_redis() {
     let redis = RedisServer::start(&[]);
     run_all("rust-exceptions", &ScenarioStore::Redis(redis.url()), rust_client::driver);
+}
+
+#[test]
+fn the_scenarios_have_the_same_answers_in_postgres() {
+    let database = punctual_test_support::postgres::shared_database();
+    run_all("rust-exceptions", &ScenarioStore::Postgres(database), rust_client::driver);
 }
 
 /// The longest time that a driver waits for deliveries of a worker.

@@ -1,6 +1,8 @@
 //! What an operator does to tasks: find one, read why it has not fired, pause it, move a schedule,
 //! look ahead.
 
+use std::collections::BTreeSet;
+
 use punctual_test_support::{TestBroker, eventually};
 use serde_json::{Value, json};
 
@@ -159,6 +161,43 @@ fn the_timeline_zooms_in_and_opens_the_tasks_of_a_range() {
     page.click("p a.chip");
     page.wait_for_fragment("#/shop/tasks?from=");
     page.wait_for("n-24");
+}
+
+/// A herd is selected in the timeline and spread over half an hour, after a question that says how
+/// many tasks that are.
+#[test]
+fn a_herd_is_spread_from_the_timeline() {
+    let broker = TestBroker::start(&[]);
+    let herd =
+        |number| json!({"key": format!("n-{number}"), "in": "50h", "target": {"queue": "q"}});
+    let tasks: Vec<Value> = (0..25).map(herd).collect();
+    broker.call("POST", "/v1/shop/tasks", &[], Value::Array(tasks).to_string());
+    let times = || {
+        let (_, page) = broker.call("GET", "/v1/shop/tasks", &[], "");
+        let tasks = page["tasks"].as_array().unwrap().clone();
+        let times: Vec<_> = tasks.iter().map(|it| it["fire_at"].as_str().unwrap()).collect();
+        times.into_iter().map(str::to_owned).collect::<BTreeSet<_>>()
+    };
+    let first = times().pop_last().unwrap();
+    let page = Browser::open(broker.address, "#/shop/timeline?for=7d");
+    page.wait_for("25 fires expected");
+    let herd = "document.querySelector(\".timeline button[aria-label$=', 25 fires']\").focus()";
+    page.run(herd, &[]);
+    page.press(&[keys::SHIFT, keys::RIGHT]);
+    page.wait_for("Selected:");
+    page.click_text("Spread");
+    page.wait_for("Spread all that match: 25 tasks?");
+    page.fill("dialog input", "a while");
+    page.click("dialog button[type=submit]");
+    page.wait_for_element("dialog .field.bad");
+    page.fill("dialog input", "30m");
+    page.click("dialog button[type=submit]");
+    page.wait_for_fragment("#/shop/operations");
+    page.wait_for("spread 30m");
+    eventually(|| (times().len() > 20).then_some(()));
+    let mut page = page;
+    page.expect_message("422");
+    assert!(*times().first().unwrap() >= first, "no task is due earlier: {:?}", times());
 }
 
 /// Counts are those of the broker, and the states add up to what was accepted.

@@ -8,8 +8,9 @@ const FLAGS: [&str; 6] =
     ["--token", "shop:read=reader", "--token", "shop=owner", "--admin-token", "admin"];
 
 /// Every path of the console with buttons in it.
-const VIEWS: [&str; 8] = [
+const VIEWS: [&str; 9] = [
     "#/shop/tasks",
+    "#/shop/timeline?for=24h&from=2030-01-01T00:00:00Z&to=2030-01-02T00:00:00Z",
     "#/shop/tasks/order-1",
     "#/shop/schedules",
     "#/shop/watches",
@@ -19,7 +20,7 @@ const VIEWS: [&str; 8] = [
     "#/shop/queues",
 ];
 
-const BUTTONS: [&str; 18] = [
+const BUTTONS: [&str; 22] = [
     "Touch",
     "Pause",
     "Resume",
@@ -31,6 +32,10 @@ const BUTTONS: [&str; 18] = [
     "pause",
     "resume",
     "fire",
+    "shift",
+    "spread",
+    "Shift",
+    "Spread",
     "New task",
     "New alarm",
     "Redrive",

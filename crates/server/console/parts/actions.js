@@ -61,7 +61,13 @@ const VERBS = {
   resume: { title: 'Resume', past: 'resumed', danger: true, text: 'They fire again.' },
   fire: { title: 'Fire', past: 'fired', danger: true,
     text: 'Each fires now, once, in addition to its schedule.' },
+  shift: { title: 'Shift', danger: true, later: 'Later by',
+    text: 'Each is due so much later. Cron and interval tasks cannot be moved.' },
+  spread: { title: 'Spread', danger: true, later: 'Over',
+    text: 'They are due evenly over this time, from when they are due now. '
+      + 'Cron and interval tasks cannot be moved.' },
 };
+const LATER = '10m';
 
 // Does a verb to tasks that were selected, one call each; `cancel` is one call for all.
 export function bulkSelected(ns, verb, ids) {
@@ -85,11 +91,15 @@ export function bulkSelected(ns, verb, ids) {
 }
 
 // Does a verb to all tasks that match: the broker counts them first, then works in the background.
-export async function bulkMatching(ns, verb, where) {
-  const { title, danger, text } = VERBS[verb];
+// `later` is what a dialog that moves tasks proposes.
+export async function bulkMatching(ns, verb, where, later = LATER) {
+  const { title, danger, text, later: label } = VERBS[verb];
+  const fields = label
+    ? [{ name: 'later', label, value: later, hint: 'A duration: 15s, 15m, 48h, 30d' }] : [];
   let tried;
   try {
-    tried = await post([ns, 'operations'], { do: verb, where, dry_run: true });
+    const moves = label ? { later } : {};
+    tried = await post([ns, 'operations'], { do: verb, where, ...moves, dry_run: true });
   } catch (problem) {
     return say(problem.message, 'bad');
   }
@@ -98,8 +108,9 @@ export async function bulkMatching(ns, verb, where) {
   return ask({
     title: `${title} all that match: ${number}?`,
     text: `${text} Tasks that are created from now on are not affected.`,
-    danger, number: tried.matched, verb: `${title} ${number}`,
-    act: async () => (await post([ns, 'operations'], { do: verb, where })).operation,
+    danger, number: tried.matched, verb: `${title} ${number}`, fields,
+    act: async (values) =>
+      (await post([ns, 'operations'], { do: verb, where, ...values })).operation,
   });
 }
 

@@ -32,11 +32,11 @@ const whereWords = (where) => Object.entries(where ?? {}).filter(([, value]) => 
 function Row({ ns, of, isChosen }) {
   const took = (of.ended_at ? millis(of.ended_at) : now()) - millis(of.started_at);
   const again = async () => {
-    const started = await bulkMatching(ns, of.do, of.where);
+    const started = await bulkMatching(ns, of.do, of.where, of.later);
     if (started?.id) go([ns, 'operations'], { id: started.id });
   };
   return html`<tr class=${isChosen ? 'selected' : ''}>
-    <th scope="row">${of.do}</th><td><${State} of=${of.state} /></td>
+    <th scope="row">${of.do} ${of.later}</th><td><${State} of=${of.state} /></td>
     <td class="break"><a data-row href=${href([ns, 'tasks'], of.where)}>${whereWords(of.where)}</a>
     </td>
     <td><${Progress} of=${of} /></td><td class="num">${count(of.matched)}</td>

@@ -129,6 +129,7 @@ function Bulk({ ns, query, selected }) {
     may(ns, 'produce', 'operate') && 'cancel',
     ...(may(ns, 'operate') ? ['pause', 'resume', 'fire'] : []),
   ].filter(Boolean);
+  const moves = may(ns, 'operate') ? ['shift', 'spread'] : [];
   const hasFilter = Object.keys(filterOf(query)).length > 0;
   const matching = async (verb) => {
     const started = await bulkMatching(ns, verb, filterOf(query));
@@ -141,7 +142,7 @@ function Bulk({ ns, query, selected }) {
   }
   return may(ns, 'operate') && html`<div class="bulk">
     <span>${hasFilter ? 'All that match:' : 'All tasks:'}</span>
-    ${verbs.map((verb) => html`<${Button} onClick=${() => matching(verb)}>
+    ${[...verbs, ...moves].map((verb) => html`<${Button} onClick=${() => matching(verb)}>
       ${verb}</${Button}>`)}</div>`;
 }
 

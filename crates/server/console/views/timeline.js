@@ -1,11 +1,13 @@
 // The timeline of the future: expected fires from minutes to a year ahead. A bar zooms in, a drag
-// or Shift with the arrow keys selects a range, and a range opens its tasks. Start, length and
-// range are in the address.
+// or Shift with the arrow keys selects a range, and a range opens its tasks, or moves or pauses
+// them. Start, length and range are in the address.
 
 import { html, useEffect, useRef, useState } from '../vendor/preact-htm.js';
+import { bulkMatching } from '../parts/actions.js';
 import { get } from '../parts/api.js';
 import { hourName } from '../parts/charts.js';
-import { href, setQuery } from '../parts/route.js';
+import { go, href, setQuery } from '../parts/route.js';
+import { may } from '../parts/session.js';
 import { useSignal } from '../parts/signal.js';
 import { inZone, iso, midnight, now, span, zone, zoneName } from '../parts/time.js';
 import { Button, Empty, Loaded, useLoad } from '../parts/ui.js';
@@ -112,6 +114,18 @@ function Herds({ ns, steps, zoom }) {
   })}</p>`;
 }
 
+// The range that was selected, and what can be done to its tasks.
+function Selected({ ns, from, to }) {
+  const start = async (verb) => {
+    const started = await bulkMatching(ns, verb, { from, to });
+    if (started?.id) go([ns, 'operations'], { id: started.id });
+  };
+  return html`<p class="bulk">Selected: ${inZone(from)} to ${inZone(to)}
+    <a class="button primary" href=${href([ns, 'tasks'], { from, to })}>Open its tasks</a>
+    ${may(ns, 'operate') && ['Shift', 'Spread', 'Pause'].map((name) => html`
+      <${Button} onClick=${() => start(name.toLowerCase())}>${name}</${Button}>`)}</p>`;
+}
+
 export default function Timeline({ ns, query }) {
   useSignal(zone);
   const level = Math.max(0, ZOOMS.findIndex((zoom) => zoom.for === (query.for ?? '24h')));
@@ -142,7 +156,5 @@ export default function Timeline({ ns, query }) {
         ${total === 0 && html`<${Empty}>No fire is expected in this time.</${Empty}>`}
         <${Herds} ns=${ns} steps=${steps} zoom=${zoom} />`;
     }}</${Loaded}>
-    ${query.from && html`<p class="bulk">Selected: ${inZone(query.from)} to ${inZone(query.to)}
-      <a class="button primary" href=${href([ns, 'tasks'], { from: query.from, to: query.to })}>
-        Open its tasks</a></p>`}`;
+    ${query.from && html`<${Selected} ns=${ns} from=${query.from} to=${query.to} />`}`;
 }

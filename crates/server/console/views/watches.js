@@ -8,7 +8,6 @@ import { href, nameOf, setQuery, taskHref } from '../parts/route.js';
 import { may } from '../parts/session.js';
 import { Ago, Time, ZoneHead, millis, now, parseSpan } from '../parts/time.js';
 import { Button, Empty, Loaded, Panel, Share, State, useLoad } from '../parts/ui.js';
-import { count } from '../parts/words.js';
 
 const SHOWN = 50;
 const REFRESH_MS = 10_000;
@@ -52,20 +51,17 @@ async function silentWatches(ns, prefix, stop) {
 export default function Watches({ ns, query }) {
   const { key_prefix: prefix } = query;
   const every = { every: REFRESH_MS };
-  const stats = useLoad((stop) => get([ns, 'stats'], {}, stop), [ns], every);
   const alive = useLoad((stop) => get([ns, 'tasks'],
     { kind: 'watch', state: 'scheduled', key_prefix: prefix, limit: SHOWN }, stop),
   [ns, prefix], every);
   const silent = useLoad((stop) => silentWatches(ns, prefix, stop), [ns, prefix], every);
   const fires = useLoad((stop) => get([ns, 'fires'], { key_prefix: prefix, limit: 200 }, stop),
     [ns, prefix], every);
-  const total = stats.data?.kinds?.watch;
   const back = fires.data?.fires.filter(({ occasion }) => occasion === 'return') ?? [];
   const table = (tasks, isSilent, none) => (tasks.length
     ? html`<${WatchTable} ns=${ns} tasks=${tasks} silent=${isSilent} />`
     : html`<${Empty}>${none}</${Empty}>`);
-  return html`<div class="title"><h1>Watches</h1>
-      <span class="dim num">${total != null && count(total)}</span></div>
+  return html`<h1>Watches</h1>
     <form class="filters" role="search" onSubmit=${(event) => event.preventDefault()}>
       <label><span>Key begins with</span><input data-filter value=${prefix ?? ''}
         spellcheck="false" onChange=${(event) => setQuery({ key_prefix: event.target.value })} />

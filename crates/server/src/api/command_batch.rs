@@ -116,6 +116,14 @@ pub(crate) fn expect_task(reply: Reply) -> Result<Task, EngineError> {
     }
 }
 
+/// Returns when the task is due now.
+pub(crate) fn expect_touched(reply: &Reply) -> Result<punctual_core::Timestamp, EngineError> {
+    match reply {
+        Reply::Touched { fire_at, .. } => Ok(*fire_at),
+        other => Err(unexpected_reply(other)),
+    }
+}
+
 pub(crate) fn expect_bound(reply: &Reply) -> Result<(), EngineError> {
     match reply {
         Reply::Bound => Ok(()),
@@ -147,6 +155,7 @@ mod tests {
             expect_task(Reply::Bound).unwrap_err(),
             expect_bound(&Reply::LetterDeleted).unwrap_err(),
             expect_forgotten(&touched).unwrap_err(),
+            expect_touched(&Reply::Bound).unwrap_err(),
         ] {
             assert_eq!(error, EngineError::Lost);
             let problem = Problem::from(error);

@@ -6,8 +6,9 @@
 use std::collections::{HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use punctual_core::{Namespace, Timestamp};
+use punctual_core::{Invalid, Namespace, TaskId, Timestamp};
 use serde_json::Value;
 
 use crate::problem::Problem;
@@ -18,6 +19,10 @@ pub(crate) const RUNNING_MAX: usize = 4;
 /// each.
 pub(crate) const KEPT_MAX: usize = 100;
 const ALL_KEPT_MAX: usize = 10_000;
+/// How far tasks can be moved.
+pub(crate) const LATER_MIN: Duration = Duration::from_secs(1);
+pub(crate) const LATER_MAX: Duration = Duration::from_secs(366 * 24 * 60 * 60);
+
 /// What is done with each task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BulkVerb {
@@ -25,20 +30,84 @@ pub(crate) enum BulkVerb {
     Pause,
     Resume,
     Fire,
+    Move(TaskMove),
+}
+
+/// How much later tasks are due.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum TaskMove {
+    /// Each task is due so much later.
+    Shift(Duration),
+    /// Each task is due later by a share of this that follows from its id, so that tasks that are
+    /// due together are due evenly over this time.
+    Spread(Duration),
 }
 
 impl BulkVerb {
-    /// All verbs by name.
-    pub(crate) const ALL: [(&str, Self); 4] = [
-        ("cancel", Self::Cancel),
-        ("pause", Self::Pause),
-        ("resume", Self::Resume),
-        ("fire", Self::Fire),
-    ];
+    /// The names of all verbs.
+    pub(crate) const NAMES: [&str; 6] = ["cancel", "pause", "resume", "fire", "shift", "spread"];
+
+    /// Reads a verb. `later` belongs to those that move tasks.
+    pub(crate) fn parse(name: &str, later: Option<Duration>) -> Result<Self, Invalid> {
+        let verb = match (name, later) {
+            ("shift", Some(later)) => return Ok(Self::Move(TaskMove::Shift(later))),
+            ("spread", Some(later)) => return Ok(Self::Move(TaskMove::Spread(later))),
+            ("shift" | "spread", None) => {
+                return Err(Invalid::new("later", "must be given to shift or spread"));
+            }
+            ("cancel", _) => Self::Cancel,
+            ("pause", _) => Self::Pause,
+            ("resume", _) => Self::Resume,
+            ("fire", _) => Self::Fire,
+            _ => {
+                let all = Self::NAMES.join(", ");
+                return Err(Invalid::new("do", format!("must be one of {all}")));
+            }
+        };
+        match later {
+            None => Ok(verb),
+            Some(_) => Err(Invalid::new("later", "is only for shift and spread")),
+        }
+    }
 
     pub(crate) fn name(self) -> &'static str {
-        Self::ALL.into_iter().find(|(_, verb)| *verb == self).map_or("", |(name, _)| name)
+        match self {
+            Self::Cancel => "cancel",
+            Self::Pause => "pause",
+            Self::Resume => "resume",
+            Self::Fire => "fire",
+            Self::Move(TaskMove::Shift(_)) => "shift",
+            Self::Move(TaskMove::Spread(_)) => "spread",
+        }
     }
+
+    /// The duration that the caller gave, for the verbs that move tasks.
+    pub(crate) fn later(self) -> Option<Duration> {
+        match self {
+            Self::Move(TaskMove::Shift(later) | TaskMove::Spread(later)) => Some(later),
+            _ => None,
+        }
+    }
+}
+
+impl TaskMove {
+    /// When a task that was due at `fire_at` is due then.
+    pub(crate) fn time(self, id: TaskId, fire_at: Timestamp) -> Timestamp {
+        match self {
+            Self::Shift(later) => fire_at.after(later),
+            Self::Spread(later) => fire_at.after(later.mul_f64(share(id))),
+        }
+    }
+}
+
+/// A number from 0 to 1 for each task. Those of tasks that were created one after the other are
+/// spread evenly: they are multiples of the golden ratio, and begin elsewhere in each partition.
+fn share(id: TaskId) -> f64 {
+    const GOLDEN_RATIO: u64 = 0x9e37_79b9_7f4a_7c15;
+    const ROOT_OF_TWO: u64 = 0x6a09_e667_f3bc_c908;
+    let begin = u64::from(id.partition().get()).wrapping_mul(ROOT_OF_TWO);
+    let turned = id.sequence().get().wrapping_mul(GOLDEN_RATIO).wrapping_add(begin);
+    f64::from(u32::try_from(turned >> 32).unwrap_or(u32::MAX)) / f64::from(u32::MAX)
 }
 
 /// How far an operation is.
@@ -221,6 +290,8 @@ impl BulkOperation {
 
 #[cfg(test)]
 mod tests {
+    use punctual_core::{Epoch, PartitionId, Sequence};
+
     use super::*;
 
     fn operation(namespace: &str, id: u64, state: OperationState) -> Arc<BulkOperation> {
@@ -234,6 +305,29 @@ mod tests {
             progress: Mutex::new(Progress { state, ..Progress::new() }),
             to_stop: AtomicBool::new(false),
         })
+    }
+
+    #[test]
+    fn shares_are_spread_evenly() {
+        const TASKS: u64 = 1_000;
+        let share_of = |partition, number| {
+            let partition = PartitionId::new(partition).unwrap();
+            let epoch = Epoch::new(7).unwrap();
+            let sequence = Sequence::new(number).unwrap();
+            share(TaskId::new(Timestamp::EPOCH, partition, epoch, sequence))
+        };
+        for partitions in [1, 3, 16] {
+            let mut tenths = [0; 10];
+            for number in 1..=TASKS {
+                let share = share_of(u16::try_from(number % partitions).unwrap(), number);
+                assert!((0.0..=1.0).contains(&share));
+                let tenth = (0..10).rposition(|tenth| share >= f64::from(tenth) / 10.0).unwrap();
+                tenths[tenth] += 1;
+            }
+            let even = tenths.iter().all(|count| (80..=120).contains(count));
+            assert!(even, "{partitions} partitions: {tenths:?}");
+        }
+        assert!((share_of(0, 1) - share_of(1, 1)).abs() > 0.01);
     }
 
     fn ids(operations: &Operations, namespace: &str) -> Vec<u64> {

@@ -9,13 +9,15 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use punctual_core::{Clock as _, Invalid, Namespace, Task, TaskId, TaskState, Timestamp};
-use punctual_engine::{Cancelled, Command, EngineError, Subject};
+use punctual_core::{Clock as _, Due, Invalid, Namespace, Task, TaskId, TaskState, Timestamp};
+use punctual_engine::{Cancelled, Command, EngineError, Subject, TouchTo};
 use punctual_store::{Filter, KindFilter, Position};
 use serde_json::Value;
 use tokio::time::interval;
 
-use super::command_batch::{CommandBatch, CommandResult, expect_cancelled, expect_task};
+use super::command_batch::{
+    CommandBatch, CommandResult, expect_cancelled, expect_task, expect_touched,
+};
 use super::operation_list::{BulkOperation, BulkVerb, OperationState};
 use super::task_pages::{StateFilter, task_page};
 use crate::broker::Broker;
@@ -23,8 +25,9 @@ use crate::problem::Problem;
 
 /// Tasks that are changed in one commit: as long as an owner may be kept from other namespaces.
 const STEP: usize = 128;
-/// Tasks that one operation fires: it remembers each of them, so that none is fired twice.
-pub(crate) const FIRED_MAX: usize = 100_000;
+/// Tasks that one operation fires, or moves within the times of its selection: it remembers each of
+/// them, so that none is changed twice.
+pub(crate) const REMEMBERED_MAX: usize = 100_000;
 /// How often a step is tried while the store or an owner is away, and how long the pause is: as
 /// long as a partition takes to find a new owner, and more.
 const TRIES_MAX: u32 = 60;
@@ -48,8 +51,9 @@ pub(crate) struct TaskSelection {
 }
 
 impl TaskSelection {
-    /// Restricts the selection to the tasks that a verb can change. A resume without a state is of
-    /// paused tasks; dead tasks are dead letters, which have verbs of their own.
+    /// Restricts the selection to the tasks that a verb can change. Without a state, a resume is of
+    /// paused tasks, and a shift or spread of scheduled ones; dead tasks are dead letters, which
+    /// have verbs of their own.
     pub(crate) fn of_verb(mut self, verb: BulkVerb) -> Result<Self, Invalid> {
         match (verb, self.state) {
             (_, StateFilter::Dead) => {
@@ -57,6 +61,7 @@ impl TaskSelection {
                 return Err(Invalid::new("where.state", problem));
             }
             (BulkVerb::Resume, StateFilter::Living) => self.state = StateFilter::Paused,
+            (BulkVerb::Move(_), StateFilter::Living) => self.state = StateFilter::Scheduled,
             _ => {}
         }
         Ok(self)
@@ -124,7 +129,7 @@ async fn walk(
 ) -> Result<OperationState, Problem> {
     let filter = selection.filter(&operation.namespace);
     let mut after = Some(Position::before(filter.from));
-    let mut fired = HashSet::new();
+    let mut remembered = HashSet::new();
     let mut pauses = interval(TRY_EVERY);
     let mut tries = 0;
     while after.is_some() {
@@ -152,20 +157,24 @@ async fn walk(
             }
         };
         tries = 0;
-        let ids: Vec<TaskId> = page
+        let tasks: Vec<TaskToChange> = page
             .items
             .iter()
-            .filter(|task| is_included(task, operation.started_at) && !fired.contains(&task.id))
-            .map(|task| task.id)
+            .filter(|task| is_included(task, operation.started_at))
+            .filter(|task| !remembered.contains(&task.id))
+            .map(|task| TaskToChange { id: task.id, fire_at: task.fire_at })
             .collect();
-        operation.update(|progress| progress.matched += ids.len() as u64);
-        if operation.verb == BulkVerb::Fire {
-            if fired.len() + ids.len() > FIRED_MAX {
-                return Err(Problem::too_many("tasks to fire", FIRED_MAX));
-            }
-            fired.extend(ids.iter().copied());
+        operation.update(|progress| progress.matched += tasks.len() as u64);
+        // These may be found again: a fire and a move put a task at a later place.
+        let again = tasks.iter().filter(|task| match operation.verb {
+            BulkVerb::Move(to) => to.time(task.id, task.fire_at) < filter.to,
+            verb => verb == BulkVerb::Fire,
+        });
+        remembered.extend(again.map(|task| task.id));
+        if remembered.len() > REMEMBERED_MAX {
+            return Err(Problem::too_many("tasks to fire or to move", REMEMBERED_MAX));
         }
-        change(broker, operation, ids).await;
+        change(broker, operation, tasks).await;
         after = page.next;
     }
     Ok(OperationState::Done)
@@ -176,43 +185,54 @@ fn is_included(task: &Task, started_at: Timestamp) -> bool {
     task.created_at < started_at && task.state != TaskState::Dead
 }
 
+/// A task that an operation changes.
+#[derive(Debug, Clone, Copy)]
+struct TaskToChange {
+    id: TaskId,
+    /// When it was due when it was found.
+    fire_at: Timestamp,
+}
+
 /// Sends the verb to the owners of some tasks, again to those that are away for a moment.
-async fn change(broker: &Broker, operation: &BulkOperation, mut ids: Vec<TaskId>) {
+async fn change(broker: &Broker, operation: &BulkOperation, mut tasks: Vec<TaskToChange>) {
     let mut pauses = interval(TRY_EVERY);
     for _ in 0..TRIES_MAX {
         let mut batch = CommandBatch::default();
-        for id in &ids {
-            let subject = Subject::Id(operation.namespace.clone(), *id);
-            batch.push(id.partition(), command(operation.verb, subject));
+        for task in &tasks {
+            let subject = Subject::Id(operation.namespace.clone(), task.id);
+            batch.push(task.id.partition(), command(operation.verb, subject, *task));
         }
         let results = batch.run(&broker.owners).await;
         let mut again = Vec::new();
         operation.update(|progress| {
-            for (id, result) in ids.iter().zip(results) {
+            for (task, result) in tasks.iter().zip(results) {
                 match change_of(operation.verb, result) {
                     ChangeResult::Changed => progress.changed += 1,
                     ChangeResult::Unchanged => {}
                     ChangeResult::Failed => progress.failed += 1,
-                    ChangeResult::Again => again.push(*id),
+                    ChangeResult::Again => again.push(*task),
                 }
             }
         });
-        ids = again;
-        if ids.is_empty() || operation.is_stopping() {
+        tasks = again;
+        if tasks.is_empty() || operation.is_stopping() {
             break;
         }
         pauses.reset();
         pauses.tick().await;
     }
-    operation.update(|progress| progress.failed += ids.len() as u64);
+    operation.update(|progress| progress.failed += tasks.len() as u64);
 }
 
-fn command(verb: BulkVerb, subject: Subject) -> Command {
+fn command(verb: BulkVerb, subject: Subject, task: TaskToChange) -> Command {
     match verb {
         BulkVerb::Cancel => Command::Cancel(subject),
         BulkVerb::Pause => Command::Pause(subject),
         BulkVerb::Resume => Command::Resume(subject),
         BulkVerb::Fire => Command::Fire(subject),
+        BulkVerb::Move(to) => {
+            Command::Touch(subject, TouchTo::To(Due::At(to.time(task.id, task.fire_at))))
+        }
     }
 }
 
@@ -230,6 +250,7 @@ enum ChangeResult {
 fn change_of(verb: BulkVerb, result: CommandResult) -> ChangeResult {
     let result = result.and_then(|reply| match verb {
         BulkVerb::Cancel => expect_cancelled(reply).map(Some),
+        BulkVerb::Move(_) => expect_touched(&reply).map(|_| None),
         _ => expect_task(reply).map(|_| None),
     });
     match result {
@@ -286,10 +307,13 @@ pub(crate) async fn dry_run(
 
 #[cfg(test)]
 mod tests {
-    use punctual_core::AttemptNo;
+    use punctual_core::{AttemptNo, Version};
     use punctual_engine::Reply;
 
     use super::*;
+    use crate::api::operation_list::TaskMove;
+
+    const SHIFT: BulkVerb = BulkVerb::Move(TaskMove::Shift(Duration::from_secs(1)));
 
     #[test]
     fn a_reply_says_what_became_of_a_task() {
@@ -305,6 +329,12 @@ mod tests {
             (BulkVerb::Fire, Err(EngineError::Paused), Failed),
             (BulkVerb::Fire, Err(EngineError::Lost), Failed),
             (BulkVerb::Fire, Ok(Reply::Bound), Failed),
+            (
+                SHIFT,
+                Ok(Reply::Touched { fire_at: Timestamp::EPOCH, version: Version::FIRST }),
+                Changed,
+            ),
+            (SHIFT, Err(EngineError::NotTouchable), Failed),
         ] {
             assert_eq!(change_of(verb, result.clone()), want, "{verb:?} {result:?}");
         }
@@ -320,6 +350,8 @@ mod tests {
             (BulkVerb::Resume, Paused, Some(Paused)),
             (BulkVerb::Resume, Scheduled, Some(Scheduled)),
             (BulkVerb::Fire, Scheduled, Some(Scheduled)),
+            (SHIFT, Living, Some(Scheduled)),
+            (SHIFT, Paused, Some(Paused)),
         ] {
             let selection = TaskSelection {
                 state,

@@ -17,8 +17,9 @@ const PAGES_MAX: usize = 1_000;
 /// Bytes of an argument: the system takes no longer ones.
 const ARGUMENT_BYTES_MAX: usize = 100_000;
 
-pub(super) fn driver(address: SocketAddr) -> Box<dyn Driver> {
-    Box::new(CommandLine { address })
+/// A command has the address of one broker.
+pub(super) fn driver(addresses: &[SocketAddr]) -> Box<dyn Driver> {
+    Box::new(CommandLine { address: addresses[0] })
 }
 
 struct CommandLine {
@@ -360,6 +361,9 @@ fn task_flags(task: &Value, input: &mut CommandInput) -> Result<Vec<String>, Ste
             words.push(format!("--{}", name.replace('_', "-")));
         }
     }
+    if task["target"]["mqtt"]["retain"] == json!(true) {
+        words.push("--retain".to_owned());
+    }
     Ok(words)
 }
 
@@ -400,7 +404,10 @@ fn target(add: &mut impl FnMut(&str, &str), target: &Value) -> Result<(), StepFa
         add("queue", queue);
         return Ok(());
     }
-    let http = target["http"].as_object().ok_or("a target is a queue or a webhook")?;
+    if target["http"].is_null() {
+        return other_target(add, target);
+    }
+    let http = target["http"].as_object().ok_or("a webhook is an object")?;
     let statuses = |rule: &Value| {
         let all = rule["statuses"].as_array().into_iter().flatten();
         all.map(Value::to_string).collect::<Vec<_>>().join(",")
@@ -421,6 +428,40 @@ fn target(add: &mut impl FnMut(&str, &str), target: &Value) -> Result<(), StepFa
                 }
             }
             "refuse" => add("refuse-status", &statuses(value)),
+            other => return Err(format!("no flag takes {other}").into()),
+        }
+    }
+    Ok(())
+}
+
+/// A gRPC method, or a place of a connection: `--kafka CONNECTION/TOPIC`.
+fn other_target(add: &mut impl FnMut(&str, &str), target: &Value) -> Result<(), StepFailure> {
+    let (kind, fields) = target.as_object().and_then(|it| it.iter().next()).ok_or("no target")?;
+    let text = |name: &str| fields[name].as_str().unwrap_or_default();
+    if kind == "grpc" {
+        add("grpc", text("url"));
+    } else {
+        let places = ["statement", "topic", "exchange", "subject", "stream"];
+        let place = places.into_iter().find(|name| fields[*name].is_string());
+        let place = place.ok_or_else(|| format!("no target {kind}"))?;
+        add(&kind.replace('_', "-"), &format!("{}/{}", text("connection"), text(place)));
+    }
+    for (name, value) in fields.as_object().into_iter().flatten() {
+        let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        let entries = || value.as_object().into_iter().flatten();
+        match name.as_str() {
+            "connection" | "statement" | "topic" | "exchange" | "subject" | "stream" | "url" => {}
+            "key" => add("record-key", &text),
+            "routing_key" => add("routing-key", &text),
+            "headers" => entries().for_each(|(name, value)| {
+                add("header", &format!("{name}:{}", value.as_str().unwrap_or_default()));
+            }),
+            "params" => {
+                entries().for_each(|(name, value)| add("param", &format!("{name}={value}")));
+            }
+            "method" | "qos" | "maxlen" => add(name, &text),
+            // A flag without a value: see `task_flags`.
+            "retain" => {}
             other => return Err(format!("no flag takes {other}").into()),
         }
     }

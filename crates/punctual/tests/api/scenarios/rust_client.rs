@@ -21,13 +21,14 @@ use super::{Arguments, Driver, StepFailure, StepResult, WORK_MAX};
 /// The most pages of a list: no scenario has so many.
 const PAGES_MAX: usize = 1_000;
 
-pub(super) fn driver(address: SocketAddr) -> Box<dyn Driver> {
+pub(super) fn driver(addresses: &[SocketAddr]) -> Box<dyn Driver> {
     let runtime = Runtime::new().unwrap();
-    Box::new(RustClient { address, clients: HashMap::new(), runtime })
+    let urls = addresses.iter().map(|address| format!("http://{address}")).collect();
+    Box::new(RustClient { urls, clients: HashMap::new(), runtime })
 }
 
 struct RustClient {
-    address: SocketAddr,
+    urls: Vec<String>,
     /// By token.
     clients: HashMap<Option<String>, Client>,
     runtime: Runtime,
@@ -36,9 +37,9 @@ struct RustClient {
 impl Driver for RustClient {
     fn call(&mut self, verb: &str, args: &mut Arguments, token: Option<&str>) -> StepResult {
         let _in_runtime = self.runtime.enter();
-        let address = self.address;
+        let urls = &self.urls;
         let client = self.clients.entry(token.map(str::to_owned)).or_insert_with(|| {
-            let builder = Client::builder(format!("http://{address}")).timeout(WORK_MAX);
+            let builder = Client::builder(&urls[0]).and_all(&urls[1..]).timeout(WORK_MAX);
             let builder = token.into_iter().fold(builder, |builder, token| builder.token(token));
             builder.connect().unwrap()
         });

@@ -126,7 +126,10 @@ fn target(json: &Value) -> Result<Target, StepFailure> {
     if let Some(queue) = json["queue"].as_str() {
         return Ok(Target::queue(queue));
     }
-    let http = json["http"].as_object().ok_or("a target is a queue or a webhook")?;
+    if json["http"].is_null() {
+        return other_target(json);
+    }
+    let http = json["http"].as_object().ok_or("a webhook is an object")?;
     let mut target = Target::http(http.get("url").and_then(Value::as_str).unwrap_or_default());
     for (name, value) in http {
         target = match name.as_str() {
@@ -145,6 +148,40 @@ fn target(json: &Value) -> Result<Target, StepFailure> {
             }
             "refuse" => target.refuse_statuses(statuses(value)),
             other => return Err(format!("a webhook has no {other}").into()),
+        };
+    }
+    Ok(target)
+}
+
+/// A gRPC method, or a place of a connection.
+fn other_target(json: &Value) -> Result<Target, StepFailure> {
+    let (kind, fields) = json.as_object().and_then(|it| it.iter().next()).ok_or("no target")?;
+    let text = |name: &str| fields[name].as_str().unwrap_or_default();
+    let connection = text("connection");
+    let mut target = match kind.as_str() {
+        "sql" => Target::sql(connection, text("statement")),
+        "kafka" => Target::kafka(connection, text("topic")),
+        "amqp" => Target::amqp(connection, text("exchange"), text("routing_key")),
+        "nats" => Target::nats(connection, text("subject")),
+        "mqtt" => Target::mqtt(connection, text("topic")),
+        "redis_stream" => Target::redis_stream(connection, text("stream")),
+        "grpc" => Target::grpc(text("url"), text("method")),
+        other => return Err(format!("no target {other}").into()),
+    };
+    for (name, value) in fields.as_object().into_iter().flatten() {
+        let entries = || value.as_object().into_iter().flatten();
+        target = match name.as_str() {
+            "connection" | "statement" | "topic" | "exchange" | "routing_key" | "subject"
+            | "stream" | "url" | "method" => target,
+            "params" => entries().fold(target, |target, (name, value)| target.param(name, value)),
+            "headers" => entries().fold(target, |target, (name, value)| {
+                target.header(name, value.as_str().unwrap_or_default())
+            }),
+            "key" => target.key(value.as_str().unwrap_or_default()),
+            "qos" => target.qos(u8::try_from(number(value)?).map_err(|it| it.to_string())?),
+            "retain" if value == &json!(true) => target.retain(),
+            "maxlen" => target.maxlen(number(value)?.into()),
+            other => return Err(format!("a target has no {other}").into()),
         };
     }
     Ok(target)

@@ -2,6 +2,7 @@
 //! `api/http/operations` has the form of the filter, which is kept as JSON.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use punctual_core::{Invalid, Timestamp};
 use punctual_proto::v1;
@@ -42,12 +43,13 @@ impl v1::operations_server::Operations for OperationsApi {
     ) -> Result<Response<v1::StartOperationResponse>, Status> {
         let namespace = authorized_namespace(&request, &request.get_ref().namespace)?;
         let by = identify(&request)?.identity.name_in(&namespace);
-        let v1::StartOperationRequest { verb, r#where, dry_run: only_count, .. } =
+        let v1::StartOperationRequest { verb, r#where, dry_run: only_count, later_ms, .. } =
             request.into_inner();
+        let later = (later_ms != 0).then(|| Duration::from_millis(later_ms));
         // As over HTTP: everything must be said, not left out.
         let filter = r#where.ok_or_else(|| Invalid::new("where", "must be given"));
         let filter = where_body(filter.map_err(convert::invalid)?);
-        let verb = parse_verb(&verb).map_err(convert::invalid)?;
+        let verb = parse_verb(&verb, later).map_err(convert::invalid)?;
         let selection = filter.selection().map_err(refused)?;
         let selection = selection.of_verb(verb).map_err(convert::invalid)?;
         let mut answer = v1::StartOperationResponse::default();
@@ -131,6 +133,7 @@ fn operation(kept: &BulkOperation) -> v1::Operation {
     v1::Operation {
         id: kept.id.to_string(),
         verb: kept.verb.name().to_owned(),
+        later_ms: kept.verb.later().map_or(0, convert::as_millis),
         r#where: Some(task_filter(kept)),
         state: state.name().to_owned(),
         matched,

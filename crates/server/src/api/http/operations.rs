@@ -2,40 +2,63 @@
 //! `api/operations` does it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::State;
 use http::HeaderMap;
-use punctual_core::{Invalid, Namespace, Timestamp};
+use punctual_core::{Invalid, Namespace, Timestamp, format_duration};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 use utoipa::ToSchema;
 
 use super::request::{self, BODY_BYTES_MAX, JsonBody, PathName, PathNamespace, QueryParams};
 use super::response::{self, ApiResult};
 use super::tasks::list::{LabelFilter, ListedKind, parse_label, state_filter};
-use crate::api::operation_list::{BulkOperation, BulkVerb, OperationState, Progress};
+use crate::api::operation_list::{
+    BulkOperation, BulkVerb, LATER_MAX, LATER_MIN, OperationState, Progress,
+};
 use crate::api::operations::{self, DryRun, NewOperation, TaskSelection, dry_run};
 use crate::api::task_pages::kind_filter;
 use crate::broker::Broker;
 use crate::problem::Problem;
-use crate::schema::{documented, one_of};
-use crate::task_form::{InstantText, TaskAnswer, TimeValue};
+use crate::schema::{documented, duration, one_of, with_keywords};
+use crate::task_form::{InstantText, TaskAnswer, TimeValue, parse_duration_field};
 
 /// What to do with which tasks.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, expecting = "a JSON object")]
-#[schema(as = NewOperation)]
 struct OperationBody {
     /// What is done with each task.
     #[schema(value_type = BulkVerbName)]
     r#do: String,
     /// Which tasks. `{}` is every task of the namespace.
     r#where: WhereBody,
+    /// How much later the tasks are due. Only for `shift` and `spread`.
+    #[serde(default)]
+    #[schema(value_type = Option<LaterTime>)]
+    later: Option<String>,
     /// Only count the tasks that match, and show some of them.
     #[serde(default)]
     dry_run: bool,
 }
 
+documented!(
+    /// An [`OperationBody`] that has `later` if its verb moves tasks, and not otherwise.
+    OperationRequest,
+    "NewOperation",
+    {
+        let is_move = |name: &&str| ["shift", "spread"].contains(name);
+        let (moves, others): (Vec<_>, Vec<_>) = BulkVerb::NAMES.into_iter().partition(is_move);
+        let with_later = json!({
+            "properties": {"do": {"enum": moves}, "later": {"type": "string"}},
+            "required": ["later"],
+        });
+        let without = json!({"properties": {"do": {"enum": others}, "later": {"type": "null"}}});
+        let together = json!({"oneOf": [with_later, without]});
+        with_keywords(&OperationBody::schema(), &together)
+    },
+    fields of OperationBody
+);
 documented!(
     /// The states of tasks that an operation can change. Dead letters have verbs of their own.
     OperatedState,
@@ -75,7 +98,13 @@ documented!(
     /// The verbs of operations.
     BulkVerbName,
     "OperationVerb",
-    one_of(BulkVerb::ALL.map(|(name, _)| name))
+    one_of(BulkVerb::NAMES)
+);
+documented!(
+    /// How far an operation moves tasks.
+    LaterTime,
+    "LaterTime",
+    duration(LATER_MIN, LATER_MAX)
 );
 documented!(
     /// Where an operation is.
@@ -106,6 +135,10 @@ struct OperationAnswer {
     /// As it was sent.
     #[schema(value_type = WhereBody)]
     r#where: Value,
+    /// How much later the tasks are due. Only with `shift` and `spread`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<LaterTime>)]
+    later: Option<String>,
     #[schema(value_type = OperationStateName)]
     state: &'static str,
     /// Tasks that were found so far.
@@ -142,12 +175,14 @@ struct OperationsAnswer {
 
 /// Change all tasks that match
 ///
-/// Starts an operation that cancels, pauses, resumes or fires every task that matches and that was
-/// created before. With `dry_run` nothing is changed: the answer counts the tasks, and shows some
-/// of them. An operation is kept in the memory of the broker that took it, and ends with it.
+/// Starts an operation that cancels, pauses, resumes, fires or moves every task that matches and
+/// that was created before. `shift` makes tasks due later by `later`, and `spread` by a part of it
+/// that is different for each task, so that a herd is due evenly over that time; cron and interval
+/// tasks cannot be moved. With `dry_run` nothing is changed: the answer counts the tasks, and shows
+/// some of them. An operation is kept in the memory of the broker that took it, and ends with it.
 #[utoipa::path(
     post, path = "/v1/{namespace}/operations", tag = "operations",
-    operation_id = "start_operation", request_body = OperationBody,
+    operation_id = "start_operation", request_body = OperationRequest,
     responses(
         (status = 200, description = "With `dry_run`: what would be changed.", body = DryRunAnswer),
         (status = 202, description = "The operation was started.", body = OneOperation),
@@ -160,7 +195,8 @@ pub(crate) async fn start(
     JsonBody(body): JsonBody<BODY_BYTES_MAX>,
 ) -> ApiResult {
     let body: OperationBody = request::json(&body, "an operation")?;
-    let verb = parse_verb(&body.r#do)?;
+    let later = body.later.as_deref().map(|text| parse_duration_field("later", text));
+    let verb = parse_verb(&body.r#do, later.transpose()?)?;
     let selection = body.r#where.selection()?.of_verb(verb)?;
     if body.dry_run {
         let DryRun { matched, exact, sample } = dry_run(&broker, &namespace, &selection).await?;
@@ -234,12 +270,11 @@ pub(crate) fn find(
     found.ok_or_else(|| Problem::operation_not_found(namespace, id))
 }
 
-pub(crate) fn parse_verb(name: &str) -> Result<BulkVerb, Invalid> {
-    let found = BulkVerb::ALL.into_iter().find(|(known, _)| *known == name);
-    found.map(|(_, verb)| verb).ok_or_else(|| {
-        let all = BulkVerb::ALL.map(|(name, _)| name).join(", ");
-        Invalid::new("do", format!("must be one of {all}"))
-    })
+pub(crate) fn parse_verb(name: &str, later: Option<Duration>) -> Result<BulkVerb, Invalid> {
+    if later.is_some_and(|later| !(LATER_MIN..=LATER_MAX).contains(&later)) {
+        return Err(Invalid::new("later", "must be 1s to 366d"));
+    }
+    BulkVerb::parse(name, later)
 }
 
 impl WhereBody {
@@ -273,6 +308,7 @@ impl OperationAnswer {
             id: operation.id.to_string(),
             r#do: operation.verb.name(),
             r#where: operation.filter.clone(),
+            later: operation.verb.later().map(format_duration),
             state: state.name(),
             matched,
             changed,

@@ -99,7 +99,10 @@ fn bodies(operation: &str) -> Vec<(&'static str, Value)> {
                 "from": "2030-01-01T00:00:00Z",
                 "to": "2030-02-01T00:00:00Z",
             });
-            vec![("dry_run", json!({"do": "cancel", "where": filter, "dry_run": true}))]
+            vec![
+                ("dry_run", json!({"do": "cancel", "where": filter, "dry_run": true})),
+                ("shift", json!({"do": "shift", "later": "2h", "where": filter})),
+            ]
         }
         "lease" => {
             vec![("lease", json!({"max": 10, "wait": "0s", "lease": "30s", "worker": "mailer-1"}))]

@@ -2,5 +2,17 @@ package dev.punctual;
 
 import java.util.Map;
 
-/** A topic of Kafka. The key of a record is that of the task if {@code key} is null; {@code headers} may be null. */
-public record KafkaTarget(String connection, String topic, String key, Map<String, String> headers) {}
+/** A topic of Kafka. A record has the key of its task if {@code key} is null. */
+public record KafkaTarget(String connection, String topic, String key, Map<String, String> headers) {
+    public static KafkaTarget topic(String connection, String topic) {
+        return new KafkaTarget(connection, topic, null, null);
+    }
+
+    public KafkaTarget withKey(String key) {
+        return new KafkaTarget(connection, topic, key, headers);
+    }
+
+    public KafkaTarget withHeaders(Map<String, String> headers) {
+        return new KafkaTarget(connection, topic, key, headers);
+    }
+}

@@ -1,5 +1,6 @@
 package dev.punctual;
 
+import java.time.Duration;
 import java.time.Instant;
 
 /** An operation on many tasks. */
@@ -7,6 +8,7 @@ public record Operation(
         String id,
         @JsonName("do") OperationVerb verb,
         TaskFilter where,
+        Duration later,
         OperationState state,
         long matched,
         long changed,

@@ -451,16 +451,30 @@ public final class Punctual {
 
     /** Does something to all tasks that match a filter. */
     public Operation startOperation(OperationVerb verb, TaskFilter where) {
-        return send(operation(verb, where, false)).as(OneOperation.class).operation();
+        return startOperation(verb, where, null);
+    }
+
+    /** Moves all tasks that match a filter: {@code later} belongs to {@code SHIFT} and {@code SPREAD}. */
+    public Operation startOperation(OperationVerb verb, TaskFilter where, Duration later) {
+        return send(operation(verb, where, later, false)).as(OneOperation.class).operation();
     }
 
     /** Counts what an operation would change, and changes nothing. */
     public DryRun dryRun(OperationVerb verb, TaskFilter where) {
-        return send(operation(verb, where, true).idempotent(true)).as(DryRun.class);
+        return dryRun(verb, where, null);
     }
 
-    private Call operation(OperationVerb verb, TaskFilter where, boolean dryRun) {
-        return call("POST", "/operations").body(Map.of("do", verb, "where", where, "dry_run", dryRun));
+    /** The same for an operation that moves tasks. */
+    public DryRun dryRun(OperationVerb verb, TaskFilter where, Duration later) {
+        return send(operation(verb, where, later, true).idempotent(true)).as(DryRun.class);
+    }
+
+    private Call operation(OperationVerb verb, TaskFilter where, Duration later, boolean dryRun) {
+        Map<String, Object> body = new LinkedHashMap<>(Map.of("do", verb, "where", where, "dry_run", dryRun));
+        if (later != null) {
+            body.put("later", later);
+        }
+        return call("POST", "/operations").body(body);
     }
 
     private record OneOperation(Operation operation) {}

@@ -35,8 +35,7 @@ public record Target(
 
     /** A statement with these values of parameters; those that are missing are taken from the payload. */
     public static Target toStatement(String connection, String statement, Map<String, ?> params) {
-        SqlTarget sql = new SqlTarget(connection, statement, params);
-        return new Target(null, null, sql, null, null, null, null, null, null);
+        return new Target(null, null, new SqlTarget(connection, statement, params), null, null, null, null, null, null);
     }
 
     public static Target toKafka(KafkaTarget kafka) {

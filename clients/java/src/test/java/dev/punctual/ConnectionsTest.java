@@ -82,6 +82,23 @@ final class ConnectionsTest {
     }
 
     @Test
+    void eachKindOfTargetIsSentUnderItsName() {
+        Target method = Target.toMethod("http://127.0.0.1:9", "/shop.Orders/Cancel");
+        assertEquals(method, p.schedule("order-50").in(HOUR).to(method).send().target());
+        Map<String, String> headers = Map.of("x-a", "b");
+        Map<String, Target> targets = Map.of(
+            "kafka", Target.toKafka(KafkaTarget.topic("events", "orders").withKey("a").withHeaders(headers)),
+            "amqp", Target.toAmqp(AmqpTarget.exchange("rabbit", "orders", "paid").withHeaders(headers)),
+            "nats", Target.toNats(new NatsTarget("bus", "orders.paid")),
+            "mqtt", Target.toMqtt(MqttTarget.topic("hall", "lamps/7").withQos(2).withRetain(true)),
+            "redis_stream", Target.toRedisStream(RedisStreamTarget.stream("cache", "orders").withMaxlen(1_000)));
+        // The configuration has none of these connections.
+        targets.forEach((field, target) -> assertEquals("target." + field + ".connection",
+            assertThrows(InvalidException.class, () -> p.schedule("order-51").in(HOUR).to(target).send()).problem()
+                .field()));
+    }
+
+    @Test
     void aStatementIsATarget() {
         p.schedule("order-42").in(HOUR).toStatement("shop-db", "order-paid", Map.of("order", 42L, "lines", List.of("a", true)))
             .send();

@@ -1,5 +1,7 @@
 package dev.punctual.scenarios;
 
+import static java.util.stream.Collectors.joining;
+
 import dev.punctual.AckEntry;
 import dev.punctual.AlreadyFired;
 import dev.punctual.CancelOutcome;
@@ -30,6 +32,7 @@ import dev.punctual.Webhooks;
 import dev.punctual.Worker;
 import dev.punctual.support.Await;
 import dev.punctual.support.Broker;
+import dev.punctual.support.Cluster;
 import java.io.IOException;
 import java.nio.charset.StandardCharsets;
 import java.time.Clock;
@@ -51,7 +54,10 @@ final class Scenario implements AutoCloseable {
     private static final String CLOCK_DEFAULT = "2027-01-04T08:00:00Z";
 
     private final Map<?, ?> file;
+    /** One of these. */
     private final Broker broker;
+    private final Cluster cluster;
+    private final String[] urls;
     private final boolean virtual;
     private final Map<String, Object> names = new LinkedHashMap<>();
     private final List<Receiver> receivers = new ArrayList<>();
@@ -66,11 +72,24 @@ final class Scenario implements AutoCloseable {
         List<String> more = new Arguments(file).has("args") ? new Arguments(file).texts("args") : List.of();
         String kind = realTime ? "serve" : file.get("broker") == null ? "dev" : (String) file.get("broker");
         virtual = kind.equals("dev");
+        cluster = kind.equals("cluster") ? new Cluster() : null;
         broker = switch (kind) {
             case "dev" -> Broker.dev(file.get("clock") == null ? CLOCK_DEFAULT : (String) file.get("clock"), more);
             case "serve" -> Broker.serve(more);
+            case "cluster" -> null;
             default -> throw new AssertionError("unknown broker " + kind);
         };
+        urls = cluster == null ? new String[] {broker.url()} : cluster.urls(awaitLeader(cluster));
+    }
+
+    /** Waits until each broker owns partitions. */
+    private static String awaitLeader(Cluster cluster) {
+        Punctual p = Punctual.connect(cluster.brokers().get(0).url());
+        Await.until("three brokers have partitions", () -> {
+            var brokers = p.topology().brokers();
+            return brokers.size() == 3 && brokers.stream().noneMatch(one -> one.partitions().isEmpty());
+        });
+        return p.topology().leader();
     }
 
     void run() throws Exception {
@@ -80,9 +99,13 @@ final class Scenario implements AutoCloseable {
             try {
                 step((Map<?, ?>) step);
             } catch (AssertionError | RuntimeException e) {
-                throw new AssertionError("step " + number + ": " + Matching.shown(step) + "\n" + e + "\n" + broker.log(), e);
+                throw new AssertionError("step " + number + ": " + Matching.shown(step) + "\n" + e + "\n" + log(), e);
             }
         }
+    }
+
+    private String log() {
+        return broker != null ? broker.log() : cluster.brokers().stream().map(Broker::log).collect(joining("\n"));
     }
 
     private void step(Map<?, ?> step) throws Exception {
@@ -93,7 +116,7 @@ final class Scenario implements AutoCloseable {
         String verb = (String) verbs.get(0);
         Arguments arguments = new Arguments(Matching.expand(step.get(verb), names));
         Object token = step.containsKey("token") ? step.get("token") : file.get("token");
-        client = Punctual.builder().urls(broker.url()).token((String) Matching.expand(token, names)).connect()
+        client = Punctual.builder().urls(urls).token((String) Matching.expand(token, names)).connect()
             .namespace(arguments.text("namespace", "shop"));
         Object answer;
         Problem problem = null;
@@ -207,6 +230,10 @@ final class Scenario implements AutoCloseable {
             case "clock" -> client.clock().read();
             case "restart" -> {
                 broker.restart();
+                yield Map.of();
+            }
+            case "kill_leader" -> {
+                cluster.at(client.topology().leader()).kill();
                 yield Map.of();
             }
             default -> throw new AssertionError("unknown verb " + verb);
@@ -422,8 +449,13 @@ final class Scenario implements AutoCloseable {
     }
 
     @Override
-    public void close() {
+    public void close() throws InterruptedException {
         receivers.forEach(Receiver::close);
-        broker.close();
+        if (broker != null) {
+            broker.close();
+        }
+        if (cluster != null) {
+            cluster.close();
+        }
     }
 }

@@ -9,6 +9,7 @@ import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.TimeUnit;
+import java.util.stream.Stream;
 
 /** Three brokers on a Redis server of their own. */
 public final class Cluster implements AutoCloseable {
@@ -53,6 +54,13 @@ public final class Cluster implements AutoCloseable {
 
     public List<Broker> brokers() {
         return brokers;
+    }
+
+    /** The addresses of all brokers, that of the leader first. */
+    public String[] urls(String leader) {
+        String first = at(leader).url();
+        return Stream.concat(Stream.of(first), brokers.stream().map(Broker::url).filter(url -> !url.equals(first)))
+            .toArray(String[]::new);
     }
 
     /** The broker with this address, HOST:PORT. */
