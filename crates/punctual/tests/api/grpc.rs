@@ -1,5 +1,6 @@
 //! gRPC: the Rust client, and a worker that breaks the rules.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -170,10 +171,12 @@ async fn a_call_repeated_with_its_idempotency_key_creates_nothing_more_whatever_
     let broker = TestBroker::start(&[]);
     let channel = tonic::transport::Endpoint::from_shared(format!("http://{}", broker.address));
     let mut tasks = TasksClient::new(channel.unwrap().connect().await.unwrap());
-    let map = |name: &str| (0..12).map(|number| (format!("{name}-{number}"), number.to_string()));
+    let map = |name: &str| -> BTreeMap<String, String> {
+        (0..12).map(|number| (format!("{name}-{number}"), number.to_string())).collect()
+    };
     let http = v1::HttpTarget {
         url: "http://127.0.0.1:9/".to_owned(),
-        headers: map("x").collect(),
+        headers: map("x"),
         success: Some(v1::SuccessRule {
             json: (0..8).map(|number| (format!("/{number}"), number.to_string())).collect(),
             ..v1::SuccessRule::default()
@@ -181,7 +184,7 @@ async fn a_call_repeated_with_its_idempotency_key_creates_nothing_more_whatever_
         ..v1::HttpTarget::default()
     };
     let task = v1::NewTask {
-        labels: map("label").collect(),
+        labels: map("label"),
         target: Some(v1::Target { to: Some(v1::target::To::Http(http)) }),
         when: Some(v1::new_task::When::InMs(3_600_000)),
         ..v1::NewTask::default()
