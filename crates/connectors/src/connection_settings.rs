@@ -23,8 +23,9 @@ use crate::sql::statement::Statement;
 
 /// Statements of one connection. Each session prepares those that it runs.
 const STATEMENTS_MAX: usize = 100;
-/// Sessions of one connection by default: a slow statement holds up half of them at most.
-const SESSIONS_DEFAULT: usize = 4;
+/// Sessions of one connection by default: a namespace alone uses four, and a statement two, so that
+/// a slow one leaves sessions for the others.
+const SESSIONS_DEFAULT: usize = 8;
 /// The most sessions. Databases have a process for each.
 const SESSIONS_MAX: usize = 32;
 /// The largest connect timeout of a session.
