@@ -37,12 +37,22 @@ impl SqlStoreOptions {
     /// The default of [`SqlOptions::statement_timeout`] for a store: less than half of the usual
     /// lease.
     pub const TIMEOUT: Duration = Duration::from_secs(4);
+    /// How long a statement may take while a store is opened: another broker may create the tables,
+    /// and no lease depends on it yet.
+    const OPENING_TIMEOUT: Duration = Duration::from_secs(30);
+
     /// Creates options with the defaults.
     #[must_use]
     pub fn new(mut sql: SqlOptions, cluster: &str, partitions: Partitions) -> Self {
         sql.statement_timeout = Self::TIMEOUT;
         let durability = SqlDurability::default();
         Self { sql, cluster: cluster.to_owned(), partitions, durability }
+    }
+
+    /// How to connect while the store is opened.
+    pub(crate) fn opening(&self) -> SqlOptions {
+        let statement_timeout = self.sql.statement_timeout.max(Self::OPENING_TIMEOUT);
+        SqlOptions { statement_timeout, ..self.sql.clone() }
     }
 }
 

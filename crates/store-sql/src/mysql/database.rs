@@ -183,11 +183,12 @@ impl SqlDatabase for MysqlDatabase {
     }
 
     async fn open(options: SqlStoreOptions) -> Result<(Self, Vec<String>), SqlOpenError> {
+        let opening = options.opening();
         let SqlStoreOptions { sql, cluster, partitions, durability } = options;
-        let mut connection = mysql::connect(&sql).await?;
-        let server = ServerVariables::read(&mut connection, &sql).await?;
+        let mut connection = mysql::connect(&opening).await?;
+        let server = ServerVariables::read(&mut connection, &opening).await?;
         let warnings = server.check(&cluster, durability)?;
-        server::create(&mut connection, &sql, &cluster).await?;
+        server::create(&mut connection, &opening, &cluster).await?;
         drop(connection);
         let (flavor, packet_max) = (server.flavor(), server.packet_max());
         let writes = WRITE_CONNECTIONS_MAX.min(usize::from(partitions.count()));
@@ -204,8 +205,9 @@ impl SqlDatabase for MysqlDatabase {
     }
 
     async fn stored_partitions(options: &SqlStoreOptions) -> Result<Option<String>, SqlOpenError> {
-        let mut connection = mysql::connect(&options.sql).await?;
-        let stored = server::stored_partitions(&mut connection, &options.sql, &options.cluster);
+        let opening = options.opening();
+        let mut connection = mysql::connect(&opening).await?;
+        let stored = server::stored_partitions(&mut connection, &opening, &options.cluster);
         Ok(stored.await?)
     }
 

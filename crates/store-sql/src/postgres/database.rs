@@ -94,7 +94,7 @@ impl SqlDatabase for PostgresDatabase {
     }
 
     async fn open(options: SqlStoreOptions) -> Result<(Self, Vec<String>), SqlOpenError> {
-        let connection = postgres::connect(&options.sql).await?;
+        let connection = postgres::connect(&options.opening()).await?;
         let settings = ServerSettings::read(&connection).await?;
         let warnings = settings.check(options.durability)?;
         server::create(&connection, &options.cluster).await?;
@@ -118,7 +118,7 @@ impl SqlDatabase for PostgresDatabase {
     }
 
     async fn stored_partitions(options: &SqlStoreOptions) -> Result<Option<String>, SqlOpenError> {
-        let connection = postgres::connect(&options.sql).await?;
+        let connection = postgres::connect(&options.opening()).await?;
         Ok(server::stored_partitions(&connection, &options.cluster).await?)
     }
 
