@@ -624,7 +624,9 @@ fn every_target_has_its_flags() {
         (&["--grpc", "http://a"], "--method"),
         (&["--queue", "q", "--method", "GET"], "--to"),
         (&["--nats", "n/a", "--header", "a:b"], "--to"),
-        (&["--nats", "n/a", "--routing-key", "k"], "--amqp"),
+        (&["--nats", "n/a", "--routing-key", "k"], "--routing-key goes with --amqp"),
+        (&["--queue", "q", "--retain"], "--retain goes with --mqtt"),
+        (&["--queue", "q", "--param", "a=1"], "--param goes with --sql"),
         (&["--nats", "n/a", "--kafka", "k/a"], "cannot be used with"),
     ] {
         let args = [&schedule[..], flags, &["--dry-run"]].concat();
