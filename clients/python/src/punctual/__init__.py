@@ -57,7 +57,8 @@ from .worker import Worker
 
 __all__ = [
     "Client", "AsyncClient", "Settings", "RetryLimits",
-    "Queue", "Http", "Sql", "Kafka", "Amqp", "Nats", "Mqtt", "RedisStream", "Grpc", "NewTask", "Watch", "TaskFields", "RetryPolicy", "Fixed", "Exponential", "Pauses",
+    "Queue", "Http", "Sql", "Kafka", "Amqp", "Nats", "Mqtt", "RedisStream", "Grpc",
+    "NewTask", "Watch", "TaskFields", "RetryPolicy", "Fixed", "Exponential", "Pauses",
     "Task", "TaskRef", "FireRecord", "DeadLetter",
     "CancelResult", "Cancelled", "Firing", "AlreadyFired", "NotFound", "CancelFailed",
     "Worker", "Fire", "Retry", "Refuse", "TouchBuffer", "AsyncTouchBuffer",

@@ -130,9 +130,7 @@ class Mqtt:
     retain: bool = False
 
     def wire(self) -> Json:
-        return {
-            "mqtt": {"connection": self.connection, "topic": self.topic, "qos": self.qos, "retain": self.retain}
-        }
+        return {"mqtt": {"connection": self.connection, "topic": self.topic, "qos": self.qos, "retain": self.retain}}
 
 
 @dataclass(frozen=True)
