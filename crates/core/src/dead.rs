@@ -81,7 +81,12 @@ impl DeadLetter {
 
     fn reason_in_words(&self) -> String {
         let last = self.task.attempts.last().map(|attempt| &attempt.outcome);
-        let is_http = matches!(self.task.definition.target, Target::Http(_));
+        // What a reason begins with that is the status of an answer.
+        let status_of = match self.task.definition.target {
+            Target::Http(_) => Some("HTTP "),
+            Target::Grpc(_) => Some("gRPC "),
+            Target::Queue(_) | Target::Mail(_) | Target::Sink(_) => None,
+        };
         match (self.reason, last) {
             (DeadReason::Unknown, _) => "unknown outcome".to_owned(),
             (DeadReason::Expired, _) => "expired".to_owned(),
@@ -91,11 +96,11 @@ impl DeadLetter {
                 Some(Outcome::Failed { reason: said, .. } | Outcome::Refused { reason: said }),
             ) => {
                 let said = said.as_str();
-                if let Some(status) = said.strip_prefix("HTTP ").filter(|_| is_http) {
+                if let Some(status) = status_of.and_then(|prefix| said.strip_prefix(prefix)) {
                     format!("status {}", cut(status, REASON_CHARS_MAX))
                 } else if reason == DeadReason::Refused {
                     "refused".to_owned()
-                } else if is_http && said.starts_with("no answer: ") {
+                } else if status_of.is_some() && said.starts_with("no answer: ") {
                     "connection failed".to_owned()
                 } else {
                     let end = said.char_indices().nth(REASON_CHARS_MAX).map(|(at, _)| at);
@@ -118,7 +123,10 @@ mod tests {
 
     use super::*;
     use crate::attempt::Reason;
-    use crate::{Due, HttpTarget, Method, Namespace, NewTask, Queue, Schedule, TaskId, Version};
+    use crate::{
+        ConnectionName, Due, HttpTarget, MessageAddress, MessageOptions, MessageSystem, Method,
+        Namespace, NewTask, Queue, Schedule, SinkAddress, SinkTarget, TaskId, Version,
+    };
 
     fn letter(target: Target, reason: DeadReason, outcome: Option<Outcome>) -> DeadLetter {
         let schedule = Schedule::Once(Due::In(Duration::ZERO));
@@ -137,6 +145,15 @@ mod tests {
         let http = |url: &str| Target::Http(HttpTarget::new(url, Method::Post, vec![]).unwrap());
         let hook = || http("https://api.example:8443/orders/17?a=b");
         let queue = || Target::Queue(Queue::new("reports").unwrap());
+        let grpc =
+            || Target::Grpc(Box::new(crate::GrpcTarget::new("http://a:1/", "/a.B/C").unwrap()));
+        let sink = |exchange: &str, key: &str| {
+            let options = MessageOptions { key: Some(key.to_owned()), ..MessageOptions::default() };
+            let address = MessageAddress::new(MessageSystem::Amqp, exchange, options).unwrap();
+            let connection = ConnectionName::new("events").unwrap();
+            let address = SinkAddress::Message(address);
+            Target::Sink(Box::new(SinkTarget { connection, address }))
+        };
         let failed = |text: &str| Outcome::Failed { reason: Reason::new(text), retry_in: None };
         let refused = |text: &str| Outcome::Refused { reason: Reason::new(text) };
         let origin = "https://api.example:8443";
@@ -170,6 +187,15 @@ mod tests {
             (queue(), Expired, None, ("expired", "queue reports")),
             (queue(), Exhausted, None, ("no attempt left", "queue reports")),
             (http("http://a.example"), Expired, None, ("expired", "http://a.example")),
+            (grpc(), Exhausted, Some(failed("gRPC NOT_FOUND")), ("status NOT_FOUND", "http://a:1")),
+            (
+                grpc(),
+                Exhausted,
+                Some(failed("no answer: broken pipe")),
+                ("connection failed", "http://a:1"),
+            ),
+            (sink("orders", ""), Exhausted, None, ("no attempt left", "events orders")),
+            (sink("", "mails"), Exhausted, None, ("no attempt left", "events")),
         ] {
             let group = letter(target, reason, outcome).group();
             assert_eq!((group.reason.as_str(), group.target.as_str()), want);

@@ -567,6 +567,75 @@ fn a_dry_run_shows_the_next_fires_and_schedules_nothing() {
 }
 
 #[test]
+fn every_target_has_its_flags() {
+    let broker = Broker::start(&[]);
+    let schedule = ["schedule", "shop", "a", "--in", "1h"];
+    for (flags, target) in [
+        (
+            &["--kafka", "events/orders.expired"][..],
+            json!({"kafka": {"connection": "events", "topic": "orders.expired"}}),
+        ),
+        (
+            &["--kafka", "events/o", "--record-key", "7", "--header", "a:b"],
+            json!({"kafka": {"connection": "events", "topic": "o", "key": "7",
+                             "headers": {"a": "b"}}}),
+        ),
+        (
+            &["--amqp", "mq/orders", "--routing-key", "paid.eu", "--header", "a:b"],
+            json!({"amqp": {"connection": "mq", "exchange": "orders", "routing_key": "paid.eu",
+                            "headers": {"a": "b"}}}),
+        ),
+        (
+            &["--amqp", "mq/", "--routing-key", "mails"],
+            json!({"amqp": {"connection": "mq", "exchange": "", "routing_key": "mails"}}),
+        ),
+        (&["--nats", "n/a.b"], json!({"nats": {"connection": "n", "subject": "a.b"}})),
+        (
+            &["--mqtt", "m/devices/7/down", "--qos", "2", "--retain"],
+            json!({"mqtt": {"connection": "m", "topic": "devices/7/down", "qos": 2,
+                            "retain": true}}),
+        ),
+        (
+            &["--redis-stream", "r/orders:{shop}", "--maxlen", "1000"],
+            json!({"redis_stream": {"connection": "r", "stream": "orders:{shop}",
+                                    "maxlen": 1000}}),
+        ),
+        (
+            &["--grpc", "http://127.0.0.1:50051", "--method", "/shop.Orders/Cancel"],
+            json!({"grpc": {"url": "http://127.0.0.1:50051", "method": "/shop.Orders/Cancel"}}),
+        ),
+    ] {
+        let args = [&schedule[..], flags].concat();
+        let dry = json_of(&broker, &[&args[..], &["--dry-run"]].concat());
+        assert_eq!(dry["task"]["target"], target, "{flags:?}");
+        // The broker reads what the command sends; it has no connection.
+        let (success, printed, errors) = punctual(&broker, &args);
+        assert_eq!(success, target["grpc"].is_object(), "{flags:?}: {printed}{errors}");
+        assert!(success || errors.contains("has no connection"), "{flags:?}: {errors}");
+    }
+    for (flags, problem) in [
+        (&["--kafka", "events"][..], "must begin with the name of a connection"),
+        (&["--kafka", "events/a b"], "topic: must consist of"),
+        (&["--kafka", "events/a", "--header", "punctual-x:y"], "set by Punctual"),
+        (&["--mqtt", "m/a", "--qos", "0"], "qos: must be 1 or 2"),
+        (&["--redis-stream", "r/a", "--maxlen", "0"], "maxlen: must be 1 to"),
+        (&["--grpc", "http://a/path", "--method", "/a.B/C"], "url: must have no path"),
+        (&["--grpc", "http://a", "--method", "POST"], "method: must be like"),
+        (&["--grpc", "http://a"], "--method"),
+        (&["--queue", "q", "--method", "GET"], "--to"),
+        (&["--nats", "n/a", "--header", "a:b"], "--to"),
+        (&["--nats", "n/a", "--routing-key", "k"], "--routing-key goes with --amqp"),
+        (&["--queue", "q", "--retain"], "--retain goes with --mqtt"),
+        (&["--queue", "q", "--param", "a=1"], "--param goes with --sql"),
+        (&["--nats", "n/a", "--kafka", "k/a"], "cannot be used with"),
+    ] {
+        let args = [&schedule[..], flags, &["--dry-run"]].concat();
+        let (success, printed, errors) = punctual(&broker, &args);
+        assert!(!success && errors.contains(problem), "{flags:?}: {printed}{errors}");
+    }
+}
+
+#[test]
 fn an_error_has_no_backtrace_and_names_its_causes() {
     for variable in ["RUST_BACKTRACE", "RUST_LIB_BACKTRACE"] {
         let output = Command::new(env!("CARGO_BIN_EXE_punctual"))

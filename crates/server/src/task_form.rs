@@ -1,11 +1,11 @@
 //! The JSON form of a task: the types that are parsed from requests and written to responses.
 //!
 //! `body` has the fields; `target`, `message_target`, `answer_rules`, `retry`, `series` and `time`
-//! have those with a form of their own. `parse` turns a [`TaskBody`] into a checked [`TaskToSchedule`], `render`
-//! writes a task back, `schedule` does both for the fields that say when it is due, and `document`
-//! has the rules which fields go together. `whole_number` reads numbers; `schedule_fields`,
-//! `payload` and `pairs` hold checks that gRPC shares. No other part of the broker knows these
-//! types.
+//! have those with a form of their own. `parse` turns a [`TaskBody`] into a checked
+//! [`TaskToSchedule`], `render` writes a task back, `schedule` does both for the fields that say
+//! when it is due, and `document` has the rules which fields go together. `whole_number` reads
+//! numbers; `schedule_fields`, `payload` and `pairs` hold checks that gRPC shares. No other part of
+//! the broker knows these types.
 
 mod answer_rules;
 mod body;

@@ -163,6 +163,15 @@ fn each_status_decides_what_follows() {
             }
         }
     }
+    let groups = broker.call("GET", "/v1/shop/dead/groups", &[], "").1;
+    let groups = groups["groups"].as_array().unwrap();
+    let has = |reason: &str| {
+        let is_it = |group: &&Value| group["reason"] == reason && group["target"] == server.url;
+        groups.iter().any(|group| is_it(&group))
+    };
+    for reason in ["status UNAVAILABLE", "status INVALID_ARGUMENT", "timeout"] {
+        assert!(has(reason), "{reason}: {groups:?}");
+    }
     // A method that the server does not have may be there at the next attempt.
     let mut unknown = calling(&server.url, &json!({}));
     unknown["target"]["grpc"]["method"] = json!("/shop.v1.Orders/Nothing");
@@ -380,6 +389,9 @@ fn a_task_that_waits_for_a_connection_is_cancelled_or_replaced_and_not_called() 
     schedule(&broker, "cancelled", &calling(&server.url, &json!({"order": 1})));
     schedule(&broker, "replaced", &calling(&server.url, &json!({"order": 2})));
     until_metric(&broker, "punctual_webhook_connection_waits", 2.0);
+    let explained = broker.get("replaced/explain").1;
+    let summary = explained["summary"].as_str().unwrap();
+    assert!(summary.contains(&server.url) && summary.contains("for a connection"), "{summary}");
     assert_eq!(broker.delete("cancelled").1, json!({"result": "cancelled"}));
     let new = calling(&server.url, &json!({"order": 3}));
     assert_eq!(broker.put("replaced", new.to_string()).0, 200);
@@ -403,6 +415,9 @@ fn a_broker_that_is_killed_in_a_call_does_not_repeat_it_at_most_once() {
     let [first, second] = [server.next(), server.next()];
     let again = [&first, &second].into_iter().find(|call| call.text("punctual-key") == "again");
     let id = again.unwrap().text("webhook-id").to_owned();
+    let explained = broker.get("again/explain").1;
+    let summary = explained["summary"].as_str().unwrap();
+    assert!(summary.contains(&format!("attempt 1 was sent to {}", server.url)), "{summary}");
     broker.signal("-KILL");
     let dir = broker.dir.clone();
     drop(broker);

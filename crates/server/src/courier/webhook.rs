@@ -5,8 +5,8 @@
 //! `dial`; `guard` decides which addresses may be called. `gate` refuses to send after the owner's
 //! lease, and `retry_after` reads when to retry.
 //!
-//! The courier of gRPC methods uses the same guard, pool and signatures; `calls` has its connections
-//! and `call_gate` their gate.
+//! The courier of gRPC methods uses the same guard, pool and signatures; `calls` has its
+//! connections, and `call_gate` their gate.
 
 mod answer;
 mod call_gate;

@@ -284,7 +284,8 @@ mod tests {
         for (sent, defaults) in [
             (json!({"kafka": {"connection": "c", "topic": "orders"}}), json!({})),
             (
-                json!({"kafka": {"connection": "c", "topic": "o", "key": "", "headers": {"a": "b"}}}),
+                json!({"kafka": {"connection": "c", "topic": "o", "key": "",
+                                 "headers": {"a": "b"}}}),
                 json!({}),
             ),
             (
@@ -337,7 +338,8 @@ mod tests {
                 "kafka.headers",
             ),
             (
-                json!({"amqp": {"connection": "c", "exchange": "", "routing_key": "x".repeat(256)}}),
+                json!({"amqp": {"connection": "c", "exchange": "",
+                                "routing_key": "x".repeat(256)}}),
                 "amqp.routing_key",
             ),
             (json!({"nats": {"connection": "c", "subject": "a..b"}}), "nats.subject"),

@@ -21,8 +21,8 @@ use crate::schema::{
     one_of, reference,
 };
 
-/// Where deliveries go: a webhook, a queue that workers subscribe to, a gRPC method, or a place of a
-/// connection.
+/// Where deliveries go: a webhook, a queue that workers subscribe to, a gRPC method, or what of a
+/// connection takes deliveries.
 #[derive(Debug, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum TargetBody {

@@ -95,7 +95,26 @@ impl TargetArgs {
         Ok([("target", self.body()?)].into_iter().chain(callbacks).collect())
     }
 
+    /// Checks that each flag is given with that of its target. Clap does not, if another target is
+    /// given.
+    fn check_flags(&self) -> anyhow::Result<()> {
+        for (flag, is_given, target, has_target) in [
+            ("--param", !self.params.is_empty(), "--sql", self.sql.is_some()),
+            ("--record-key", self.record_key.is_some(), "--kafka", self.kafka.is_some()),
+            ("--routing-key", self.routing_key.is_some(), "--amqp", self.amqp.is_some()),
+            ("--qos", self.qos.is_some(), "--mqtt", self.mqtt.is_some()),
+            ("--retain", self.retain, "--mqtt", self.mqtt.is_some()),
+            ("--maxlen", self.maxlen.is_some(), "--redis-stream", self.redis_stream.is_some()),
+        ] {
+            if is_given && !has_target {
+                bail!("{flag} goes with {target}");
+            }
+        }
+        Ok(())
+    }
+
     fn body(&self) -> anyhow::Result<Value> {
+        self.check_flags()?;
         if let Some((connection, statement)) = &self.sql {
             let mut sql = json!({ "connection": connection, "statement": statement });
             if !self.params.is_empty() {
@@ -204,6 +223,7 @@ impl TargetArgs {
 
     /// The target, checked by the rules of `core`.
     pub(super) fn target(&self) -> anyhow::Result<Target> {
+        self.check_flags()?;
         if let Some((connection, statement)) = &self.sql {
             let params = self.params_by_name()?.into_iter();
             let params = params.map(|(name, value)| SqlParam { name, value: value.to_string() });
