@@ -71,7 +71,7 @@ impl SinkSystem for MqttSystem {
     }
 
     fn arrived(&mut self) -> Vec<WitnessedMessage> {
-        self.witness.as_ref().unwrap().arrived().iter().map(witnessed).collect()
+        self.witness.as_mut().unwrap().arrived().iter().map(witnessed).collect()
     }
 
     fn no_place(&self) -> Option<MessageAddress> {
