@@ -1,6 +1,6 @@
 //! What the integration tests of the workspace share: the real binary as a process, receivers and
-//! workers that record what they got, Redis, SQL and message servers, and faults of disks, networks and
-//! clocks.
+//! workers that record what they got, Redis, SQL and message servers, and faults of disks, networks
+//! and clocks.
 //!
 //! Everything that a value of this crate starts ends when the value is dropped, also when the test
 //! fails. A helper that cannot do its work panics with the package or right that is missing.

@@ -149,7 +149,7 @@ impl MqttWitness {
     }
 
     /// Returns the next message.
-    pub fn next(&mut self) -> Value {
+    pub fn next_message(&mut self) -> Value {
         if !self.early.is_empty() {
             return self.early.remove(0);
         }
