@@ -12,6 +12,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use bytes::Bytes;
 use lapin::message::BasicReturnMessage;
 use lapin::options::{BasicPublishOptions, ConfirmSelectOptions};
 use lapin::protocol::{AMQPErrorKind, AMQPSoftError};
@@ -218,14 +219,14 @@ impl AmqpSession {
             };
             published.push(match PublishArguments::of(message, delivery) {
                 Ok(arguments) => {
-                    let PublishArguments { id, exchange, routing_key, properties } = arguments;
+                    let PublishArguments { id, exchange, routing_key, body, properties } =
+                        arguments;
                     let options = BasicPublishOptions { mandatory: true, immediate: false };
-                    let body = delivery.definition.payload.bytes();
                     let sent = self.channel.basic_publish(
                         exchange,
                         routing_key,
                         options,
-                        body,
+                        &body,
                         properties,
                     );
                     Ok((id, sent.await))
@@ -302,13 +303,14 @@ struct PublishArguments {
     id: String,
     exchange: ShortString,
     routing_key: ShortString,
+    body: Bytes,
     properties: BasicProperties,
 }
 
 impl PublishArguments {
     /// The error says what AMQP cannot carry.
     fn of(message: SinkMessage<'_>, delivery: &Delivery) -> Result<Self, String> {
-        let SinkMessage { address, id, content_type, headers, .. } = message;
+        let SinkMessage { address, id, body, content_type, headers } = message;
         let short = |text: &str| {
             let checked = ShortString::try_new(text);
             checked.map_err(|_| format!("{text:?} has more than 255 bytes"))
@@ -328,7 +330,7 @@ impl PublishArguments {
         }
         let exchange = short(address.place())?;
         let routing_key = short(address.options().key.as_deref().unwrap_or_default())?;
-        Ok(Self { id, exchange, routing_key, properties })
+        Ok(Self { id, exchange, routing_key, body, properties })
     }
 }
 

@@ -157,7 +157,7 @@ impl ConnectionReader<'_> {
             return Err(self.error("url", problem));
         }
         if let Some(password) = &settings.password {
-            let secret = password.from_file();
+            let secret = password.read_named_file();
             options.password = Some(secret.map_err(|problem| self.error("password", problem))?);
         }
         if let Some(path) = &settings.tls_ca {
@@ -203,7 +203,7 @@ impl ConnectionReader<'_> {
         let mut endpoint = Endpoint::from_url(&settings.url.0, &url_form(system))
             .map_err(|problem| self.error("url", problem))?;
         if let Some(password) = &settings.password {
-            let secret = password.from_file();
+            let secret = password.read_named_file();
             endpoint.password = Some(secret.map_err(|problem| self.error("password", problem))?);
         }
         let read = |field: &str, path: &Option<PathBuf>| {

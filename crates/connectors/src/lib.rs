@@ -9,13 +9,16 @@
 
 #[cfg(feature = "amqp")]
 mod amqp;
+#[cfg_attr(not(all(feature = "amqp", feature = "mqtt")), allow(dead_code))]
 mod connection;
 mod connection_settings;
 mod courier;
+#[cfg_attr(not(all(feature = "amqp", feature = "mqtt")), allow(dead_code))]
 mod endpoint;
 #[cfg(feature = "kafka")]
 mod kafka;
 mod line;
+#[cfg_attr(not(all(feature = "amqp", feature = "mqtt")), allow(dead_code))]
 mod message;
 #[cfg(feature = "mqtt")]
 mod mqtt;

@@ -29,8 +29,9 @@ use crate::sink::{
 
 /// The seconds after which a silent server is asked whether it is there, and has that long again.
 const KEEP_ALIVE_SECONDS: u16 = 5;
-/// Messages that wait for the connection: a batch.
-const QUEUE_MAX: usize = 256;
+/// Messages that wait for the connection, and those that wait for their confirm: a batch. The
+/// client keeps a table of as many, which it goes through now and then.
+const QUEUE_MAX: u16 = 256;
 /// Bytes of a packet beside topic, body and properties, at most: its head, lengths and its number.
 const PACKET_HEAD_BYTES: usize = 16;
 /// Bytes of a user property beside its name and value.
@@ -103,7 +104,7 @@ impl Sink for MqttSink {
 impl MqttSink {
     async fn open(&self, host: &EndpointHost) -> Result<MqttSession, String> {
         let options = self.options(host)?;
-        let built = AsyncClient::builder(options).capacity(QUEUE_MAX).try_build();
+        let built = AsyncClient::builder(options).capacity(usize::from(QUEUE_MAX)).try_build();
         let (client, mut events) = built.map_err(|error| error.to_string())?;
         let limits = loop {
             match events.poll().await {
@@ -129,7 +130,8 @@ impl MqttSink {
         options.set_clean_start(true);
         options.set_keep_alive(KEEP_ALIVE_SECONDS);
         options.set_connect_timeout(CONNECT_TIMEOUT);
-        options.set_request_channel_capacity(QUEUE_MAX);
+        options.set_request_channel_capacity(usize::from(QUEUE_MAX));
+        options.set_outgoing_inflight_upper_limit(QUEUE_MAX);
         if let Some(tls) = tls {
             let config = TlsConfiguration::Rustls(tls.client_config()?);
             options.set_transport(Transport::tls_with_config(config));

@@ -39,7 +39,7 @@ impl fmt::Debug for HiddenText {
 
 impl HiddenText {
     /// Reads the secret from the file that the text names.
-    pub(crate) fn from_file(&self) -> Result<SqlSecret, String> {
+    pub(crate) fn read_named_file(&self) -> Result<SqlSecret, String> {
         let Some(path) = self.0.strip_prefix('@') else {
             return Err("must be @ and the path of a file".to_owned());
         };

@@ -8,17 +8,17 @@ use std::thread;
 /// Passes connections on to a port of loopback.
 pub struct CutLink {
     pub port: u16,
-    shared: Arc<LinkShared>,
+    shared: Arc<CutLinkShared>,
 }
 
 #[derive(Default)]
-struct LinkShared {
-    state: Mutex<LinkState>,
+struct CutLinkShared {
+    state: Mutex<CutLinkState>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct LinkState {
+struct CutLinkState {
     /// Answers of the server wait.
     silent: bool,
     /// New connections end at once.
@@ -31,7 +31,7 @@ impl CutLink {
     pub fn to(port: u16) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
         let own = listener.local_addr().expect("an address").port();
-        let shared: Arc<LinkShared> = Arc::default();
+        let shared: Arc<CutLinkShared> = Arc::default();
         let accepting = Arc::clone(&shared);
         thread::spawn(move || {
             for near in listener.incoming().map_while(Result::ok) {
@@ -75,10 +75,10 @@ impl CutLink {
     }
 }
 
-impl LinkShared {
+impl CutLinkShared {
     fn wait_unless_silent(&self) {
         let state = self.state.lock().unwrap();
-        let is_silent = |state: &mut LinkState| state.silent && !state.cut;
+        let is_silent = |state: &mut CutLinkState| state.silent && !state.cut;
         drop(self.changed.wait_while(state, is_silent).unwrap());
     }
 }

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
+use std::time::Duration;
 
 use serde_json::Value;
 use tempfile::TempDir;
@@ -21,6 +22,8 @@ pub const PACKET_BYTES_MAX: usize = 200_000;
 pub const ACCOUNT: &str = "punctual";
 /// The password of [`ACCOUNT`].
 pub const PASSWORD: &str = "hush-hush";
+/// The topic of the messages that show that a subscription is there.
+const READY: &str = "open/ready";
 /// Everybody may use all topics but those that begin with `closed/`.
 const ACCESS: &str = "topic readwrite open/#\ntopic read closed/#\n\
                       user punctual\ntopic readwrite open/#\n";
@@ -95,8 +98,8 @@ impl MosquittoServer {
         let port = self.port.to_string();
         let mut process = Command::new("stdbuf")
             .args(["-oL", "mosquitto_sub", "-V", "5", "-q", "2", "-h", "127.0.0.1", "-p", &port])
-            // The last message of the first topic says that the subscription is there.
-            .args(["-t", filter, "-t", "open/ready", "-F", "%j"])
+            // A message of the second topic says that the subscription is there.
+            .args(["-t", filter, "-t", READY, "-F", "%j"])
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .spawn()
@@ -108,12 +111,12 @@ impl MosquittoServer {
                 let _ = sender.send(serde_json::from_str(&line).expect("a message in JSON"));
             }
         });
-        let witness = MqttWitness { process, messages };
+        let mut witness = MqttWitness { process, messages, early: Vec::new() };
         wait_for("a subscription", || {
-            let words = ["-h", "127.0.0.1", "-p", &port, "-t", "open/ready", "-m", "ready"];
+            let words = ["-h", "127.0.0.1", "-p", &port, "-t", READY, "-m", "ready"];
             let sent = Command::new("mosquitto_pub").args(words).status();
             assert!(sent.expect("package mosquitto-clients is needed").success());
-            witness.messages.recv_timeout(std::time::Duration::from_millis(100)).is_ok()
+            witness.is_ready_within(Duration::from_millis(100))
         });
         witness
     }
@@ -123,19 +126,36 @@ impl MosquittoServer {
 pub struct MqttWitness {
     process: Child,
     messages: Receiver<Value>,
+    /// Messages of the filter that came before the subscription was known to be there: retained
+    /// ones.
+    early: Vec<Value>,
 }
 
 impl MqttWitness {
+    fn is_ready_within(&mut self, patience: Duration) -> bool {
+        while let Ok(message) = self.messages.recv_timeout(patience) {
+            if message["topic"] == READY {
+                return true;
+            }
+            self.early.push(message);
+        }
+        false
+    }
+
     /// Returns the messages that have arrived since the last call.
-    pub fn arrived(&self) -> Vec<Value> {
-        self.messages.try_iter().filter(|message| message["topic"] != "open/ready").collect()
+    pub fn arrived(&mut self) -> Vec<Value> {
+        let new = self.messages.try_iter().filter(|message| message["topic"] != READY);
+        self.early.drain(..).chain(new).collect()
     }
 
     /// Returns the next message.
-    pub fn next(&self) -> Value {
+    pub fn next_message(&mut self) -> Value {
+        if !self.early.is_empty() {
+            return self.early.remove(0);
+        }
         loop {
             let message = self.messages.recv_timeout(WAIT_MAX).expect("a message arrives");
-            if message["topic"] != "open/ready" {
+            if message["topic"] != READY {
                 return message;
             }
         }

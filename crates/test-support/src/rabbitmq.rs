@@ -2,9 +2,9 @@
 //!
 //! [`RabbitmqServer`] is one server that a test starts, kills and starts again. Starting takes
 //! seconds, so tests that need any running server share one ([`RabbitmqServer::shared`]) and use
-//! queues of their own. A server listens with and without TLS. Its epmd, by which Erlang nodes find
-//! each other, is its own, so nothing of an installed service is used. pika, a client in Python, is
-//! the witness of what a queue has.
+//! queues of their own. A server listens with and without TLS. Its epmd, by which Erlang processes
+//! find each other, is its own, so nothing of an installed service is used. pika, a client in
+//! Python, is the witness of what a queue has.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -26,7 +26,8 @@ const SYSTEM_USER: &str = "rabbitmq";
 const PROGRAM: &str = "/usr/lib/rabbitmq/bin/rabbitmq-server";
 /// The password of the accounts that are not `guest`.
 pub const PASSWORD: &str = "hush-hush";
-/// Accounts and virtual hosts. `limited` may publish to exchanges whose name begins with `open`, and to queues.
+/// Accounts and virtual hosts. `limited` may publish to exchanges whose name begins with `open`,
+/// and to queues.
 const DEFINITIONS: &str = r#"{"vhosts": [{"name": "/"}, {"name": "shop"}], "users": [
 {"name": "guest", "password": "guest", "tags": "administrator"},
 {"name": "punctual", "password": "hush-hush", "tags": ""},
@@ -34,7 +35,8 @@ const DEFINITIONS: &str = r#"{"vhosts": [{"name": "/"}, {"name": "shop"}], "user
 {"user": "guest", "vhost": "/", "configure": ".*", "write": ".*", "read": ".*"},
 {"user": "punctual", "vhost": "/", "configure": "", "write": ".*", "read": ""},
 {"user": "punctual", "vhost": "shop", "configure": "", "write": ".*", "read": ""},
-{"user": "limited", "vhost": "/", "configure": "", "write": "^(open.*|amq.default)$", "read": ""}]}"#;
+{"user": "limited", "vhost": "/", "configure": "", "write": "^(open.*|amq.default)$",
+ "read": ""}]}"#;
 /// Runs one command of the witness. `$1` is the port, then the command and its words.
 const WITNESS: &str = include_str!("rabbitmq.py");
 /// Bytes of the largest message that a server takes.
@@ -189,7 +191,6 @@ fn server_command(dir: &Path, port: u16, epmd_port: u16, dist_port: u16) -> Vec<
     as_user(SYSTEM_USER, words)
 }
 
-#[expect(clippy::zombie_processes, reason = "they outlive the test; the keeper ends them")]
 fn start_shared(dir: &Path) -> Vec<(u32, u16)> {
     let (port, tls_port, epmd_port) = (free_port(), free_port(), free_port());
     let own = dir.join(format!("server-{port}"));

@@ -46,7 +46,7 @@ macro_rules! conformance {
             );
 
             #[test]
-            #[ignore = "a measurement: see docs/performance.md"]
+            #[ignore = "a measurement: see CONTRIBUTING.md"]
             fn rate() {
                 crate::suite::rate_of_confirmed_deliveries::<$system>();
             }

@@ -71,7 +71,7 @@ impl SinkSystem for MqttSystem {
     }
 
     fn arrived(&mut self) -> Vec<WitnessedMessage> {
-        self.witness.as_ref().unwrap().arrived().iter().map(witnessed).collect()
+        self.witness.as_mut().unwrap().arrived().iter().map(witnessed).collect()
     }
 
     fn no_place(&self) -> Option<MessageAddress> {
@@ -125,7 +125,7 @@ fn a_retained_message_of_level_2_waits_for_subscribers() {
     let place = MessageAddress::new(MessageSystem::Mqtt, "open/state", options).unwrap();
     let delivery = run.delivery(&place, 0);
     run.settle_all(vec![delivery.clone()]);
-    let found = system.server.subscribe("open/state").next();
+    let found = system.server.subscribe("open/state").next_message();
     assert_eq!((&found["qos"], &found["retain"]), (&2.into(), &1.into()), "{found}");
     let id = found["properties"]["user-properties"]["webhook-id"].as_str();
     assert_eq!(id, Some(&*delivery.fire_id.to_string()));

@@ -33,7 +33,7 @@ impl Clock for RealClock {
 }
 
 #[derive(Deserialize)]
-struct ConfigFile {
+struct ConnectionsFile {
     connections: BTreeMap<String, ConnectionSettings>,
 }
 
@@ -60,7 +60,7 @@ impl CourierRun {
             format!("[connections.{name}]\nnamespaces = [\"*\"]\n{settings}\n")
         };
         let text: String = connections.iter().map(table).collect();
-        let file: ConfigFile = toml::from_str(&text).unwrap();
+        let file: ConnectionsFile = toml::from_str(&text).unwrap();
         let config = ConnectorConfig::read(&file.connections, &[]).unwrap();
         let runtime = Runtime::new().unwrap();
         let guard = runtime.enter();
