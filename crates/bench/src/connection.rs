@@ -24,7 +24,7 @@ const MESSAGE_BYTES_MAX: usize = 64 << 20;
 #[derive(Debug)]
 pub(crate) struct HttpConnection {
     stream: BufReader<TcpStream>,
-    /// Header lines of every request, besides those that each needs.
+    /// Header lines that are added to every request.
     headers: String,
     out: Vec<u8>,
     line: String,
