@@ -24,8 +24,8 @@ const MESSAGE_BYTES_MAX: usize = 64 << 20;
 #[derive(Debug)]
 pub(crate) struct HttpConnection {
     stream: BufReader<TcpStream>,
-    /// The header line with the token; empty without one.
-    authorization: String,
+    /// Header lines that are added to every request.
+    headers: String,
     out: Vec<u8>,
     line: String,
     body: Vec<u8>,
@@ -36,13 +36,18 @@ impl HttpConnection {
         let stream = TcpStream::connect(address).await.context("cannot reach the broker")?;
         stream.set_nodelay(true)?;
         let (out, line, body) = (Vec::new(), String::new(), Vec::new());
-        let authorization = String::new();
-        Ok(Self { stream: BufReader::new(stream), authorization, out, line, body })
+        Ok(Self { stream: BufReader::new(stream), headers: String::new(), out, line, body })
     }
 
     /// Sends a token with every request.
     pub(crate) fn with_token(mut self, secret: &str) -> Self {
-        self.authorization = format!("authorization: Bearer {secret}\r\n");
+        self.headers += &format!("authorization: Bearer {secret}\r\n");
+        self
+    }
+
+    /// Asks with every request for an answer without the whole task.
+    pub(crate) fn prefer_minimal(mut self) -> Self {
+        self.headers += "prefer: return=minimal\r\n";
         self
     }
 
@@ -58,7 +63,7 @@ impl HttpConnection {
         let head = format!(
             "{method} {path} HTTP/1.1\r\nhost: localhost\r\n{}\
              content-type: {content_type}\r\ncontent-length: {}\r\n\r\n",
-            self.authorization,
+            self.headers,
             body.len()
         );
         self.out.extend_from_slice(head.as_bytes());

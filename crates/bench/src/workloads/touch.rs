@@ -5,7 +5,7 @@ use anyhow::ensure;
 use punctual_proto::v1::{NewTask, TouchRequest, new_task, touch_request};
 use serde_json::json;
 
-use super::schedule::{fill_redis, fill_with, random_due, send_to_redis};
+use super::schedule::{fill_redis, fill_with, send_to_redis};
 use crate::broker::usage;
 use crate::clock::millis;
 use crate::connection::{HttpConnection, NAMESPACE, channel, task, tasks};
@@ -31,7 +31,9 @@ enum TouchSubject {
 /// How touches are sent.
 #[derive(Debug, Clone, Copy)]
 enum TouchMode {
+    /// Each answer has the whole task, which has to be read.
     Http,
+    HttpMinimal,
     HttpBatch,
     GrpcBatch,
 }
@@ -68,6 +70,7 @@ pub(crate) async fn run(bench: &mut BenchContext) -> anyhow::Result<()> {
     let watches = format!("touch {} watches", grouped(keys));
     for (mode, shape, name, wanted) in [
         (TouchMode::Http, one, "one at a time, HTTP", "–"),
+        (TouchMode::HttpMinimal, one, "one at a time, HTTP, return=minimal", "–"),
         (TouchMode::GrpcBatch, BATCHES, "batches of 1,000, gRPC", "≥ 200,000/s"),
         (TouchMode::HttpBatch, BATCHES, "batches of 1,000, HTTP", "≥ 100,000/s"),
     ] {
@@ -121,6 +124,9 @@ async fn touch(
     time: SendTime,
 ) -> anyhow::Result<u64> {
     let mut http = HttpConnection::connect(&address).await?;
+    if matches!(mode, TouchMode::HttpMinimal) {
+        http = http.prefer_minimal();
+    }
     let mut tasks = tasks(channel(&address).await?);
     let mut done = 0;
     let mut requests = time.requests();
@@ -128,7 +134,7 @@ async fn touch(
         let names: Vec<_> = keys.take().into_iter().map(key).collect();
         let wanted = names.len() as u64;
         let touched = match mode {
-            TouchMode::Http => {
+            TouchMode::Http | TouchMode::HttpMinimal => {
                 for name in names {
                     let path = format!("/v1/{NAMESPACE}/tasks/{name}/touch");
                     post(&mut http, &path, b"").await?;
@@ -228,10 +234,17 @@ fn redis_task(number: u64) -> RedisTask {
     RedisTask { name: key(number), number, due_ms: millis() + DELAY_MS }
 }
 
+/// When a task is due that a touch postpones: earlier than a touch moves it. Moving a task to an
+/// earlier time would store it again as a whole.
+fn due_before_touch(number: u64) -> u64 {
+    let half = DELAY_MS / 2;
+    millis() + half + number.wrapping_mul(0x9e37_79b9_7f4a_7c15) % half
+}
+
 /// Creates a task for every key, in the broker and in Redis.
 async fn create(bench: &BenchContext, touched: TouchSubject, keys: u64) -> anyhow::Result<()> {
     let make = move |number| {
-        let task = NewTask { key: key(number), ..task(number, random_due(number)) };
+        let task = NewTask { key: key(number), ..task(number, due_before_touch(number)) };
         match touched {
             TouchSubject::Watches => {
                 NewTask { when: Some(new_task::When::WithinMs(DELAY_MS)), ..task }
