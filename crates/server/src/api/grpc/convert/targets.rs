@@ -191,7 +191,7 @@ mod tests {
     #[test]
     fn a_target_is_read_back_unchanged_and_an_error_names_its_field() {
         let connection = || "c".to_owned();
-        let headers = || HashMap::from([("a".to_owned(), "b".to_owned())]);
+        let headers = || BTreeMap::from([("a".to_owned(), "b".to_owned())]);
         let kafka = |topic: &str| {
             let (key, topic) = (Some(String::new()), topic.to_owned());
             To::Kafka(v1::KafkaTarget { connection: connection(), topic, key, headers: headers() })
