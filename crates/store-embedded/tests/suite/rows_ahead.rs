@@ -71,11 +71,11 @@ fn a_crash_while_postponements_are_written_changes_nothing() {
             store.checkpoint().await.unwrap();
             apply(&store, epoch, 3, postpone_all(&mut tasks, 2_000)).await;
             // Of these the last batch has the rows.
-            let ends = tasks.extract_if(.., |task| task.id.sequence().get() % 5 == 0);
+            let ends = tasks.extract_if(.., |task| task.id.sequence().get().is_multiple_of(5));
             let ends: Vec<Change> =
                 ends.map(|task| settle(&task, FireEnd::Cancelled, NOW)).collect();
             apply(&store, epoch, 4, ends).await;
-            let filed_again = |task: &&mut Task| task.id.sequence().get() % 7 == 0;
+            let filed_again = |task: &&mut Task| task.id.sequence().get().is_multiple_of(7);
             let file_again = |task: &mut Task| {
                 let was = std::mem::replace(task, due_at(task, at(5_000)));
                 refile(&was, task)
