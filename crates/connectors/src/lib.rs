@@ -15,9 +15,12 @@ mod source;
 pub mod sql;
 
 pub use courier::{ConnectionView, ConnectorEvent, Observer, SinkCourier};
-pub use outbox::{OutboxSource, SourceState};
+pub use outbox::OutboxSource;
 pub use settings::{
     ConnectionSettings, Connections, ConnectorConfig, SettingsError, SourceSettings,
 };
 pub use sink::{DynFuture, SendResult, SessionLost, Sink, SinkSession};
-pub use source::{Applied, Intake, SourceCommand, Verb};
+pub use source::{
+    Applied, Intake, MessageEnd, MessageReader, MessageSession, MessageSource, SourceCommand,
+    SourceMessage, SourceState, SourceStatus, TakeBound, Verb,
+};

@@ -4,16 +4,36 @@
 //! to its system only those that are durable or rejected. The rest it gives again later, under the
 //! same ids, so a command that was applied without the confirmation makes no second task.
 
+mod identity;
+mod in_order;
+mod key_template;
+mod mapping;
+mod message;
+mod pattern;
+mod reader;
+mod session;
+mod state;
+
 use std::fmt;
 
 use crate::sink::DynFuture;
 use punctual_core::Namespace;
+
+pub(crate) use identity::digest;
+pub(crate) use in_order::apply_in_order;
+pub use message::SourceMessage;
+pub use reader::MessageReader;
+pub use session::{MessageEnd, MessageSession, MessageSource, TakeBound};
+pub use state::{SourceState, SourceStatus};
 
 /// A command of a source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SourceCommand {
     /// Unique among all commands of all sources, and the same whenever the command is given again.
     pub id: String,
+    /// A digest of what was given. A schedule that was applied under the same id and another digest
+    /// is a conflict.
+    pub digest: String,
     /// The namespace, which the configuration of the source sets.
     pub namespace: Namespace,
     /// What to do.
@@ -22,6 +42,8 @@ pub struct SourceCommand {
     pub key: Option<String>,
     /// The task in JSON, as in the API, without its key; for touch, the body of a touch.
     pub task: Option<String>,
+    /// For touch, the task in JSON that is created if there is none with the key.
+    pub create: Option<String>,
 }
 
 /// What a command of a source does.

@@ -1,0 +1,46 @@
+//! A message of another system, in the one form that all kinds of sources give it.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+
+/// The header with the content type of a body. Systems that have a property for it set it as this.
+pub(crate) const CONTENT_TYPE: &str = "content-type";
+/// The header with the id that the producer gave. Systems that have a property for it set it as
+/// this.
+pub(crate) const MESSAGE_ID: &str = "message-id";
+/// The header of a rejected message that has the problem document.
+pub(crate) const PROBLEM: &str = "punctual-problem";
+/// The header of a rejected message that says where it came from.
+pub(crate) const ORIGIN: &str = "punctual-origin";
+
+/// A message of another system.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct SourceMessage {
+    /// Where it was published: the topic, the subject, the routing key or the stream.
+    pub place: String,
+    /// Tells it from all other messages of its source, and is the same whenever the system gives
+    /// the message again, if the system has such a thing (ADR 0042).
+    pub position: String,
+    /// Headers, properties or fields, in their order.
+    pub headers: Vec<(String, String)>,
+    /// The body.
+    pub body: Bytes,
+    /// How long it has waited, if the system knows.
+    pub age: Option<Duration>,
+}
+
+impl SourceMessage {
+    /// The first header with a name, in any case.
+    #[must_use]
+    pub fn header(&self, name: &str) -> Option<&str> {
+        let mut headers = self.headers.iter();
+        headers.find(|(own, _)| own.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
+    }
+
+    /// Bytes that it uses in memory, about.
+    pub(crate) fn bytes(&self) -> usize {
+        let headers = self.headers.iter().map(|(name, value)| name.len() + value.len());
+        self.body.len() + self.place.len() + headers.sum::<usize>()
+    }
+}
