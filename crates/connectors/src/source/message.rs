@@ -1,8 +1,7 @@
 //! A message of another system, in the one form that all kinds of sources give it.
 
-use std::time::Duration;
-
 use bytes::Bytes;
+use punctual_core::Timestamp;
 
 /// The header with the content type of a body. Systems that have a property for it set it as this.
 pub(crate) const CONTENT_TYPE: &str = "content-type";
@@ -13,6 +12,9 @@ pub(crate) const MESSAGE_ID: &str = "message-id";
 pub(crate) const PROBLEM: &str = "punctual-problem";
 /// The header of a rejected message that says where it came from.
 pub(crate) const ORIGIN: &str = "punctual-origin";
+
+/// Bytes of a problem document in a header. Some systems have small frames for headers.
+const PROBLEM_BYTES_MAX: usize = 4096;
 
 /// A message of another system.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -26,8 +28,8 @@ pub struct SourceMessage {
     pub headers: Vec<(String, String)>,
     /// The body.
     pub body: Bytes,
-    /// How long it has waited, if the system knows.
-    pub age: Option<Duration>,
+    /// When the system took it, if it says so.
+    pub sent_at: Option<Timestamp>,
 }
 
 impl SourceMessage {
@@ -36,6 +38,18 @@ impl SourceMessage {
     pub fn header(&self, name: &str) -> Option<&str> {
         let mut headers = self.headers.iter();
         headers.find(|(own, _)| own.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
+    }
+
+    /// The headers of the message at the dead-letter place.
+    pub(crate) fn rejected_headers<'a>(
+        &'a self,
+        problem: &'a str,
+    ) -> impl Iterator<Item = (&'a str, &'a str)> {
+        let own = self.headers.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+        let problem = &problem[..problem.floor_char_boundary(PROBLEM_BYTES_MAX)];
+        let others = [(PROBLEM, problem), (ORIGIN, self.place.as_str())];
+        // Those of a message that was rejected before are replaced.
+        own.filter(|(name, _)| *name != PROBLEM && *name != ORIGIN).chain(others)
     }
 
     /// Bytes that it uses in memory, about.

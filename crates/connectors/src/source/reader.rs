@@ -121,13 +121,14 @@ impl MessageReader {
             let wait = if messages.is_empty() { TAKE_WAIT } else { Duration::ZERO };
             let bound = TakeBound { messages: space, bytes, wait };
             messages.extend(within(ANSWER_MAX, session.take(bound)).await?);
-            self.status.read();
         }
+        let now = self.status.read();
         if messages.is_empty() {
             self.status.works();
             return Ok(());
         }
-        let lag = messages.iter().filter_map(|message| message.age).max().unwrap_or_default();
+        let oldest = messages.iter().filter_map(|message| message.sent_at).min();
+        let lag = oldest.map_or(Duration::ZERO, |oldest| now.since(oldest));
         let (ends, refused) = self.apply(messages, held).await;
         let rejected =
             ends.iter().filter(|(_, end)| matches!(end, MessageEnd::Rejected(_))).count();

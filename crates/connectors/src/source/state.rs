@@ -71,10 +71,11 @@ impl SourceStatus {
         change(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// It was read, perhaps without a row or a message.
-    pub(crate) fn read(&self) {
+    /// It was read, perhaps without a row or a message. Returns the present time.
+    pub(crate) fn read(&self) -> Timestamp {
         let now = self.clock.now();
         self.change(|state| state.read_at = Some(now));
+        now
     }
 
     /// It goes on.
