@@ -20,7 +20,7 @@ use crate::courier::queue::WorkerLabel;
 use crate::courier::{Couriers, Dialler, Guard, HttpCourier, Hub, MailCourier, Reach, Signer};
 use crate::peer::{Secret, Transport};
 use crate::routing::Owners;
-use crate::startup::observer;
+use crate::sources::observer;
 use crate::store::Store;
 use crate::telemetry::Telemetry;
 use crate::tls::Authorities;
