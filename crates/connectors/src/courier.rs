@@ -20,8 +20,9 @@ use punctual_sql::Pauses;
 use tokio::sync::{Notify, watch};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
+use crate::connection::{Connection, Connections, System};
 use crate::line::{LaneKey, Line, LineEntry};
-use crate::settings::{Connection, Connections};
+use crate::not_built::NotBuilt;
 use crate::sink::{SessionLost, Sink, SinkSession, failed};
 
 /// Deliveries in one batch: enough that a commit is a small part of its cost, few enough that a
@@ -284,7 +285,7 @@ impl Courier for SinkCourier {
         for mut delivery in deliveries {
             let pipe = match &delivery.definition.target {
                 Target::Sink(sink) => self.pipes.get(&sink.connection),
-                Target::Http(_) | Target::Queue(_) | Target::Mail(_) => None,
+                Target::Http(_) | Target::Queue(_) | Target::Mail(_) | Target::Grpc(_) => None,
             };
             let key = LaneKey::of(&delivery);
             match (self.not_allowed(&delivery), pipe, key) {
@@ -576,6 +577,21 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Connection {
     /// The sink of the connection.
     fn sink(&self, answer_bytes: usize) -> Box<dyn Sink> {
-        Box::new(self.sql_sink(answer_bytes))
+        match &self.system {
+            System::Sql(sql) => Box::new(sql.sink(answer_bytes)),
+            #[cfg(feature = "kafka")]
+            System::Kafka(link) => crate::kafka::sink(&self.name, link, answer_bytes),
+            #[cfg(feature = "amqp")]
+            System::Amqp(link) => crate::amqp::sink(&self.name, link, answer_bytes),
+            #[cfg(feature = "nats")]
+            System::Nats(link) => crate::nats::sink(&self.name, link, answer_bytes),
+            #[cfg(feature = "mqtt")]
+            System::Mqtt(link) => crate::mqtt::sink(&self.name, link, answer_bytes),
+            #[cfg(feature = "redis-stream")]
+            System::Redis(link) => crate::redis_stream::sink(&self.name, link, answer_bytes),
+            // The settings of a kind that is not built in are an error, so this is not reached.
+            #[allow(unreachable_patterns, reason = "reached unless all kinds are built in")]
+            _ => Box::new(NotBuilt(self.kind.as_str())),
+        }
     }
 }

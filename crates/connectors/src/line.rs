@@ -32,9 +32,9 @@ impl LaneKey {
         match &delivery.definition.target {
             Target::Sink(sink) => {
                 let namespace = delivery.definition.namespace.clone();
-                Some(Self { namespace, place: sink.place().into() })
+                Some(Self { namespace, place: sink.lane().into() })
             }
-            Target::Http(_) | Target::Queue(_) | Target::Mail(_) => None,
+            Target::Http(_) | Target::Queue(_) | Target::Mail(_) | Target::Grpc(_) => None,
         }
     }
 }

@@ -16,9 +16,9 @@ use std::time::Duration;
 use punctual_sql::{Pauses, SqlError, SqlKind};
 use tokio::time::timeout;
 
-use crate::settings::OutboxSettings;
 use crate::sink::DynFuture;
 use crate::source::{Applied, Intake, SourceCommand, SourceStatus, Verb, apply_in_order, digest};
+use crate::source_settings::OutboxSettings;
 
 /// How long a broker that hangs keeps the rows of a round: the database ends its session then.
 const ROUND_MAX: Duration = Duration::from_secs(30);

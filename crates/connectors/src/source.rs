@@ -11,20 +11,36 @@ mod mapping;
 mod message;
 mod pattern;
 mod reader;
+#[cfg(feature = "redis-stream")]
+mod redis;
 mod session;
 mod state;
 
 use std::fmt;
 
+use crate::not_built::NotBuilt;
 use crate::sink::DynFuture;
-use punctual_core::Namespace;
+use crate::source_settings::MessageSourceSettings;
+use punctual_core::{MessageSystem, Namespace};
 
 pub(crate) use identity::digest;
 pub(crate) use in_order::apply_in_order;
+pub(crate) use key_template::KeyTemplate;
+pub(crate) use mapping::SourceMapping;
 pub use message::SourceMessage;
+pub(crate) use pattern::{PlacePattern, WildcardStyle};
 pub use reader::MessageReader;
 pub use session::{MessageEnd, MessageSession, MessageSource, TakeBound};
 pub use state::{SourceState, SourceStatus};
+
+/// What opens sessions with the system of a source.
+fn open_by(settings: &MessageSourceSettings, reader: &str) -> Box<dyn MessageSource> {
+    match settings.system {
+        #[cfg(feature = "redis-stream")]
+        MessageSystem::RedisStream => Box::new(redis::RedisStreamSource::new(settings, reader)),
+        _ => Box::new(NotBuilt(settings.system.field())),
+    }
+}
 
 /// A command of a source.
 #[derive(Debug, Clone, PartialEq, Eq)]

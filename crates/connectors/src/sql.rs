@@ -60,11 +60,11 @@ impl SqlSink {
     /// Binds the values of deliveries, all to the same statement.
     fn plan(&self, batch: &[Delivery]) -> BatchPlan {
         let name = batch.first().and_then(|first| match &first.definition.target {
-            Target::Sink(sink) => {
-                let SinkAddress::Sql(call) = &sink.address;
-                Some(call.statement())
-            }
-            Target::Http(_) | Target::Queue(_) | Target::Mail(_) => None,
+            Target::Sink(sink) => match &sink.address {
+                SinkAddress::Sql(call) => Some(call.statement()),
+                SinkAddress::Message(_) => None,
+            },
+            Target::Http(_) | Target::Queue(_) | Target::Mail(_) | Target::Grpc(_) => None,
         });
         let statement = name.and_then(|name| self.statements.get(name));
         let (Some(name), Some(statement)) = (name, statement) else {

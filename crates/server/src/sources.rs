@@ -29,6 +29,7 @@ impl RunningSources {
         broker: &Arc<Broker>,
     ) -> Result<Self, ConfigError> {
         let stop = watch::Sender::new(false);
+        let reader = reader_name(broker.address.port());
         let (mut outboxes, mut readers) = (JoinSet::new(), JoinSet::new());
         let mut statuses = Vec::new();
         let mut status = |name: String, namespace| {
@@ -55,7 +56,7 @@ impl RunningSources {
                 })?;
             }
             let status = status(settings.name(), settings.namespace());
-            let reader = MessageReader::new(settings, intake, status);
+            let reader = MessageReader::new(settings, &reader, intake, status);
             let stop = stop.subscribe();
             readers.spawn(async move { reader.run(stop).await });
         }
@@ -75,4 +76,12 @@ impl RunningSources {
 pub(crate) fn observer(telemetry: &Telemetry, clock: &Arc<SystemClock>) -> Observer {
     let (telemetry, clock) = (telemetry.clone(), Arc::clone(clock));
     Arc::new(move |event| telemetry.connector(&event, clock.now()))
+}
+
+/// The name of this broker among the readers of a source: the same when it starts again.
+fn reader_name(port: u16) -> String {
+    let host = rustix::system::uname();
+    let host = host.nodename().to_string_lossy().into_owned();
+    let host: String = host.chars().filter(|c| c.is_ascii_alphanumeric() || *c == '-').collect();
+    format!("{host}-{port}")
 }

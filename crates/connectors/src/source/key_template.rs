@@ -43,7 +43,8 @@ impl KeyTemplate {
                 continue;
             }
             let end = if sign == "{" { rest.find('}') } else { None };
-            let end = end.ok_or_else(|| format!("has {sign:?} alone; write {sign}{sign} for it"))?;
+            let end =
+                end.ok_or_else(|| format!("has {sign:?} alone; write {sign}{sign} for it"))?;
             if !literal.is_empty() {
                 parts.push(KeyPart::Text(std::mem::take(&mut literal)));
             }

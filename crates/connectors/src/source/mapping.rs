@@ -111,7 +111,11 @@ impl SourceMapping {
     }
 
     /// The task of a schedule.
-    fn task(&self, due: Option<(&'static str, String)>, body: MessageBody) -> Result<String, Invalid> {
+    fn task(
+        &self,
+        due: Option<(&'static str, String)>,
+        body: MessageBody,
+    ) -> Result<String, Invalid> {
         let mut members = match body {
             MessageBody::Task(members) => members,
             MessageBody::Empty => Members::new(),
@@ -277,37 +281,120 @@ mod tests {
     fn headers_say_what_to_do_and_the_body_is_the_payload() {
         const VND: (&str, &str) = ("content-type", TASK_TYPE);
         for (headers, body, verb, key, task) in [
-            (&[("punctual-in", "15m")][..], "{\"a\":1}", Verb::Schedule, None,
-             Some(r#"{"in":"15m","payload":{"a":1}}"#)),
-            (&[("Punctual-At", "2030-01-01T00:00:00Z"), ("punctual-key", "k")], "", Verb::Schedule,
-             Some("k"), Some(r#"{"at":"2030-01-01T00:00:00Z"}"#)),
-            (&[("x-delay", "5000")], "7", Verb::Schedule, None,
-             Some(r#"{"in":"5000ms","payload":7}"#)),
-            (&[("x-delay", "-5000")], "7", Verb::Schedule, None,
-             Some(r#"{"in":"0ms","payload":7}"#)),
-            (&[("x-delay", "1"), ("punctual-in", "2s")], "7", Verb::Schedule, None,
-             Some(r#"{"in":"2s","payload":7}"#)),
-            (&[("punctual-in", "1s")], "not json", Verb::Schedule, None,
-             Some(r#"{"content_type":"application/octet-stream","in":"1s","payload_base64":"bm90IGpzb24="}"#)),
-            (&[("punctual-in", "1s"), ("Content-Type", "text/plain")], "7", Verb::Schedule, None,
-             Some(r#"{"content_type":"text/plain","in":"1s","payload_base64":"Nw=="}"#)),
-            (&[("punctual-in", "1s"), ("content-type", "application/json; charset=utf-8")], "[1]",
-             Verb::Schedule, None, Some(r#"{"in":"1s","payload":[1]}"#)),
-            (&[VND], r#"{"key":"k","every":"1h","payload":1}"#, Verb::Schedule, Some("k"),
-             Some(r#"{"every":"1h","payload":1}"#)),
-            (&[VND, ("punctual-key", "h")], r#"{"in":"1h"}"#, Verb::Schedule, Some("h"),
-             Some(r#"{"in":"1h"}"#)),
-            (&[("punctual-verb", "touch"), ("punctual-key", "k")], "{\"up\":true}", Verb::Touch,
-             Some("k"), None),
-            (&[("punctual-verb", "touch"), ("punctual-key", "k"), ("punctual-in", "1h")], "",
-             Verb::Touch, Some("k"), Some(r#"{"in":"1h"}"#)),
-            (&[VND, ("punctual-verb", "touch")], r#"{"key":"k","within":"1h"}"#, Verb::Touch,
-             Some("k"), Some(r#"{"within":"1h"}"#)),
-            (&[("punctual-verb", "cancel"), ("punctual-key", "k")], "x", Verb::Cancel, Some("k"),
-             None),
-            (&[("punctual-verb", "pause"), ("punctual-key", "k")], "", Verb::Pause, Some("k"), None),
-            (&[("punctual-verb", "resume"), ("punctual-key", "k")], "", Verb::Resume, Some("k"),
-             None),
+            (
+                &[("punctual-in", "15m")][..],
+                "{\"a\":1}",
+                Verb::Schedule,
+                None,
+                Some(r#"{"in":"15m","payload":{"a":1}}"#),
+            ),
+            (
+                &[("Punctual-At", "2030-01-01T00:00:00Z"), ("punctual-key", "k")],
+                "",
+                Verb::Schedule,
+                Some("k"),
+                Some(r#"{"at":"2030-01-01T00:00:00Z"}"#),
+            ),
+            (
+                &[("x-delay", "5000")],
+                "7",
+                Verb::Schedule,
+                None,
+                Some(r#"{"in":"5000ms","payload":7}"#),
+            ),
+            (
+                &[("x-delay", "-5000")],
+                "7",
+                Verb::Schedule,
+                None,
+                Some(r#"{"in":"0ms","payload":7}"#),
+            ),
+            (
+                &[("x-delay", "1"), ("punctual-in", "2s")],
+                "7",
+                Verb::Schedule,
+                None,
+                Some(r#"{"in":"2s","payload":7}"#),
+            ),
+            (
+                &[("punctual-in", "1s")],
+                "not json",
+                Verb::Schedule,
+                None,
+                Some(
+                    r#"{"content_type":"application/octet-stream","in":"1s","payload_base64":"bm90IGpzb24="}"#,
+                ),
+            ),
+            (
+                &[("punctual-in", "1s"), ("Content-Type", "text/plain")],
+                "7",
+                Verb::Schedule,
+                None,
+                Some(r#"{"content_type":"text/plain","in":"1s","payload_base64":"Nw=="}"#),
+            ),
+            (
+                &[("punctual-in", "1s"), ("content-type", "application/json; charset=utf-8")],
+                "[1]",
+                Verb::Schedule,
+                None,
+                Some(r#"{"in":"1s","payload":[1]}"#),
+            ),
+            (
+                &[VND],
+                r#"{"key":"k","every":"1h","payload":1}"#,
+                Verb::Schedule,
+                Some("k"),
+                Some(r#"{"every":"1h","payload":1}"#),
+            ),
+            (
+                &[VND, ("punctual-key", "h")],
+                r#"{"in":"1h"}"#,
+                Verb::Schedule,
+                Some("h"),
+                Some(r#"{"in":"1h"}"#),
+            ),
+            (
+                &[("punctual-verb", "touch"), ("punctual-key", "k")],
+                "{\"up\":true}",
+                Verb::Touch,
+                Some("k"),
+                None,
+            ),
+            (
+                &[("punctual-verb", "touch"), ("punctual-key", "k"), ("punctual-in", "1h")],
+                "",
+                Verb::Touch,
+                Some("k"),
+                Some(r#"{"in":"1h"}"#),
+            ),
+            (
+                &[VND, ("punctual-verb", "touch")],
+                r#"{"key":"k","within":"1h"}"#,
+                Verb::Touch,
+                Some("k"),
+                Some(r#"{"within":"1h"}"#),
+            ),
+            (
+                &[("punctual-verb", "cancel"), ("punctual-key", "k")],
+                "x",
+                Verb::Cancel,
+                Some("k"),
+                None,
+            ),
+            (
+                &[("punctual-verb", "pause"), ("punctual-key", "k")],
+                "",
+                Verb::Pause,
+                Some("k"),
+                None,
+            ),
+            (
+                &[("punctual-verb", "resume"), ("punctual-key", "k")],
+                "",
+                Verb::Resume,
+                Some("k"),
+                None,
+            ),
         ] {
             let command = mapping().command(&message(headers, body)).unwrap();
             let found = (command.verb, command.key.as_deref(), command.task.as_deref());
@@ -325,8 +412,11 @@ mod tests {
             (&[("content-type", TASK_TYPE)], "[1]", "body"),
             (&[("content-type", TASK_TYPE)], "", "body"),
             (&[("content-type", TASK_TYPE)], "{\"key\":7}", "key"),
-            (&[("content-type", TASK_TYPE), ("punctual-in", "1s")], "{\"cron\":\"@daily\"}",
-             "punctual-in"),
+            (
+                &[("content-type", TASK_TYPE), ("punctual-in", "1s")],
+                "{\"cron\":\"@daily\"}",
+                "punctual-in",
+            ),
         ] {
             let problem = mapping().command(&message(headers, body)).unwrap_err();
             let problem: serde_json::Value = serde_json::from_str(&problem).unwrap();
@@ -352,7 +442,8 @@ mod tests {
         let command = rules.command(&up).unwrap();
         assert_eq!((command.verb, command.key.as_deref()), (Verb::Touch, Some("lamp-7")));
         assert_eq!((command.task, command.create.as_deref()), (None, Some(create)));
-        let gone = SourceMessage { headers: message(&[("punctual-verb", "cancel")], "").headers, ..up };
+        let gone =
+            SourceMessage { headers: message(&[("punctual-verb", "cancel")], "").headers, ..up };
         let command = rules.command(&gone).unwrap();
         assert_eq!((command.verb, command.create), (Verb::Cancel, None));
         let other = SourceMessage { place: "devices/lamp-7".to_owned(), ..message(&[], "") };
@@ -368,11 +459,21 @@ mod tests {
         for (headers, body, expected) in [
             (&[][..], "", r#"{"in":"15m","payload":"default","retry":{"attempts_max":3}}"#),
             (&[], "1", r#"{"in":"15m","payload":1,"retry":{"attempts_max":3}}"#),
-            (&[("punctual-in", "1s")], "1",
-             r#"{"in":"1s","payload":1,"retry":{"attempts_max":3}}"#),
-            (&[("content-type", TASK_TYPE)], r#"{"cron":"@daily","retry":{"attempts_max":1}}"#,
-             r#"{"cron":"@daily","payload":"default","retry":{"attempts_max":1}}"#),
-            (&[], "not json", r#"{"content_type":"application/octet-stream","in":"15m","payload_base64":"bm90IGpzb24=","retry":{"attempts_max":3}}"#),
+            (
+                &[("punctual-in", "1s")],
+                "1",
+                r#"{"in":"1s","payload":1,"retry":{"attempts_max":3}}"#,
+            ),
+            (
+                &[("content-type", TASK_TYPE)],
+                r#"{"cron":"@daily","retry":{"attempts_max":1}}"#,
+                r#"{"cron":"@daily","payload":"default","retry":{"attempts_max":1}}"#,
+            ),
+            (
+                &[],
+                "not json",
+                r#"{"content_type":"application/octet-stream","in":"15m","payload_base64":"bm90IGpzb24=","retry":{"attempts_max":3}}"#,
+            ),
         ] {
             let command = rules.command(&message(headers, body)).unwrap();
             assert_eq!(command.task.as_deref(), Some(expected), "{headers:?} {body}");

@@ -2,7 +2,7 @@
 
 /// The system whose wildcards a pattern has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WildcardStyle {
+pub(crate) enum WildcardStyle {
     /// Words between slashes; `+` is one word, `#` at the end any number.
     Mqtt,
     /// Words between dots; `*` is one word, `>` at the end one or more.

@@ -17,7 +17,8 @@ use super::mapping::SourceMapping;
 use super::message::SourceMessage;
 use super::session::{MessageEnd, MessageSession, MessageSource, TakeBound};
 use super::state::SourceStatus;
-use super::{Applied, Intake};
+use super::{Applied, Intake, open_by};
+use crate::source_settings::MessageSourceSettings;
 
 /// Bytes of the messages that are in memory at once, but for one message that is larger.
 const BYTES_MAX: usize = 16 << 20;
@@ -35,7 +36,7 @@ const REFUSED_PAUSE: Duration = Duration::from_millis(200);
 /// Reads the messages of one source.
 pub struct MessageReader {
     mapping: SourceMapping,
-    source: Arc<dyn MessageSource>,
+    source: Box<dyn MessageSource>,
     intake: Arc<dyn Intake>,
     status: Arc<SourceStatus>,
     batch: usize,
@@ -57,13 +58,18 @@ struct Held {
 
 impl MessageReader {
     /// A reader that does not run yet.
-    pub(crate) const fn new(
-        mapping: SourceMapping,
-        source: Arc<dyn MessageSource>,
-        batch: usize,
+    ///
+    /// `reader` is the name of this broker among the readers of the source. It must be the same
+    /// when the broker starts again, and no other reader may have it.
+    #[must_use]
+    pub fn new(
+        settings: &MessageSourceSettings,
+        reader: &str,
         intake: Arc<dyn Intake>,
         status: Arc<SourceStatus>,
     ) -> Self {
+        let source = open_by(settings, settings.reader.as_deref().unwrap_or(reader));
+        let (mapping, batch) = (settings.mapping.clone(), settings.batch);
         Self { mapping, source, intake, status, batch }
     }
 
@@ -109,11 +115,7 @@ impl MessageReader {
         }
     }
 
-    async fn round(
-        &self,
-        session: &mut dyn MessageSession,
-        held: &mut Held,
-    ) -> Result<(), String> {
+    async fn round(&self, session: &mut dyn MessageSession, held: &mut Held) -> Result<(), String> {
         let mut messages = std::mem::take(&mut held.messages);
         let space = self.batch.saturating_sub(messages.len());
         let bytes = BYTES_MAX.saturating_sub(messages.iter().map(SourceMessage::bytes).sum());

@@ -5,7 +5,6 @@
 //! another; a session begins with what its broker had taken before.
 
 use std::collections::HashSet;
-use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,6 +21,7 @@ use super::message::SourceMessage;
 use super::session::{MessageEnd, MessageSession, MessageSource, TakeBound};
 use crate::endpoint::Endpoint;
 use crate::sink::{DynFuture, SessionLost};
+use crate::source_settings::MessageSourceSettings;
 
 /// The field with the body of an entry.
 const PAYLOAD: &str = "payload";
@@ -59,7 +59,7 @@ struct StreamGroup {
     group: String,
     /// The stream of rejected entries.
     rejected: String,
-    /// The name of this broker in the group, for as long as it runs.
+    /// The name of this broker in the group.
     consumer: String,
 }
 
@@ -75,15 +75,16 @@ struct RedisStreamSession {
 }
 
 impl RedisStreamSource {
-    pub(crate) fn new(
-        endpoint: Endpoint,
-        stream: String,
-        group: String,
-        rejected: Option<String>,
-    ) -> Self {
-        let rejected = rejected.unwrap_or_else(|| format!("{stream}:rejected"));
-        let consumer = format!("punctual-{:016x}", RandomState::new().hash_one(&stream));
-        Self(Arc::new(StreamGroup { endpoint, stream, group, rejected, consumer }))
+    pub(crate) fn new(settings: &MessageSourceSettings, reader: &str) -> Self {
+        let stream = settings.from.clone();
+        let rejected = settings.rejected.clone();
+        Self(Arc::new(StreamGroup {
+            endpoint: settings.link.endpoint.clone(),
+            group: settings.group.clone(),
+            rejected: rejected.unwrap_or_else(|| format!("{stream}:rejected")),
+            consumer: format!("punctual-{reader}"),
+            stream,
+        }))
     }
 }
 
@@ -104,9 +105,7 @@ impl StreamGroup {
         let host = host.to_owned();
         let address = match tls {
             None => ConnectionAddr::Tcp(host, port),
-            Some(_) => {
-                ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None }
-            }
+            Some(_) => ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None },
         };
         let mut settings = RedisConnectionInfo::default();
         if let Some(user) = user {

@@ -28,11 +28,11 @@ impl SqlValue {
 pub(crate) fn bind(statement: &Statement, delivery: &Delivery) -> Result<Vec<SqlValue>, String> {
     let definition = &*delivery.definition;
     let given = match &definition.target {
-        Target::Sink(sink) => {
-            let SinkAddress::Sql(call) = &sink.address;
-            call.params()
-        }
-        Target::Http(_) | Target::Queue(_) | Target::Mail(_) => &[],
+        Target::Sink(sink) => match &sink.address {
+            SinkAddress::Sql(call) => call.params(),
+            SinkAddress::Message(_) => &[],
+        },
+        Target::Http(_) | Target::Queue(_) | Target::Mail(_) | Target::Grpc(_) => &[],
     };
     for param in given {
         if !statement.params.iter().any(|known| known.name == param.name) {

@@ -1,0 +1,12 @@
+//! AMQP 0.9.1, like RabbitMQ: messages to exchanges, with publisher confirms.
+
+use punctual_core::ConnectionName;
+
+use crate::connection::MessageLink;
+use crate::not_built::NotBuilt;
+use crate::sink::Sink;
+
+/// The sink of a connection.
+pub(crate) fn sink(_: &ConnectionName, _: &MessageLink, _answer_bytes: usize) -> Box<dyn Sink> {
+    Box::new(NotBuilt("amqp"))
+}
