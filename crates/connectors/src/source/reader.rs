@@ -1,7 +1,8 @@
 //! Reads the messages of one source: takes a batch, applies it, confirms what is durable.
 //!
 //! Messages that the broker refuses are held: they are applied again, before those that follow them
-//! under the same key, and nothing is taken while the broker refuses everything. A session that is
+//! under the same key. While the broker refuses everything, one message more is taken after each
+//! pause, until a batch is held. A session that is
 //! lost is opened again after a pause, and gives what was not confirmed again, under the same ids.
 
 use std::fmt;
@@ -119,7 +120,10 @@ impl MessageReader {
         let mut messages = std::mem::take(&mut held.messages);
         let space = self.batch.saturating_sub(messages.len());
         let bytes = BYTES_MAX.saturating_sub(messages.iter().map(SourceMessage::bytes).sum());
-        if !held.refused && space > 0 && bytes > 0 {
+        if space > 0 && bytes > 0 {
+            // If the broker refuses everything, one message more shows when it does so no longer:
+            // those that are held may wait for reasons of their own.
+            let space = if held.refused { 1 } else { space };
             let wait = if messages.is_empty() { TAKE_WAIT } else { Duration::ZERO };
             let bound = TakeBound { messages: space, bytes, wait };
             messages.extend(within(ANSWER_MAX, session.take(bound)).await?);

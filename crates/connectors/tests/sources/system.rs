@@ -1,0 +1,53 @@
+//! What a scenario needs of a server with messages.
+
+/// A server with one queue, topic, subject or stream.
+pub(crate) trait TestSystem: Sized {
+    /// Starts a server that has the place for messages.
+    fn start() -> Self;
+
+    /// The port that it listens on.
+    fn port(&self) -> u16;
+
+    /// The configuration: a connection `mq` by way of a port, and one source of it. `more` are more
+    /// keys of the source.
+    fn config(&self, port: u16, more: &str) -> String;
+
+    /// Sends messages and waits until the server has them.
+    fn send(&self, messages: &[TestMessage]);
+
+    /// How many messages the server has not had confirmed.
+    fn unconfirmed(&self) -> usize;
+
+    /// The problems and bodies of the rejected messages.
+    fn rejected(&self) -> Vec<(String, String)>;
+
+    /// Kills the server, and starts it again with what it had.
+    fn restart(&mut self);
+}
+
+/// A message as a producer sends it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct TestMessage {
+    pub(crate) headers: Vec<(String, String)>,
+    pub(crate) body: String,
+}
+
+impl TestMessage {
+    /// A schedule without a key, under an id of its producer.
+    pub(crate) fn schedule(number: usize) -> Self {
+        let id = format!("m-{number}");
+        Self::with(&[("webhook-id", &id), ("punctual-in", "1h")], &number.to_string())
+    }
+
+    /// A command about a key.
+    pub(crate) fn of_key(verb: &str, key: &str, body: &str) -> Self {
+        let headers = [("punctual-verb", verb), ("punctual-key", key), ("punctual-in", "1h")];
+        let count = if verb == "schedule" { 3 } else { 2 };
+        Self::with(&headers[..count], body)
+    }
+
+    pub(crate) fn with(headers: &[(&str, &str)], body: &str) -> Self {
+        let headers = headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        Self { headers: headers.collect(), body: body.to_owned() }
+    }
+}
