@@ -15,7 +15,7 @@ impl GrpcTarget {
     /// Makes a target, after checking URL and method.
     pub fn new(url: &str, method: &str) -> Result<Self, Invalid> {
         check_url(url).map_err(|problem| Invalid::new("url", problem))?;
-        if !matches!(url[origin_of(url).len()..].as_bytes(), b"" | b"/") {
+        if !matches!(&url[origin_of(url).len()..], "" | "/") {
             let problem = "must have no path: the method names what is called";
             return Err(Invalid::new("url", problem));
         }

@@ -48,7 +48,7 @@ pub use callback_ledger::CallbackLedger;
 pub use commands::lookup::{FoundTask, Lookup, LookupDepth, LookupResult};
 pub use delivery::attempt::{Delivery, Report};
 pub use delivery::courier::Courier;
-pub use delivery::lane::ConnectionState;
+pub use delivery::lane::{ConnectionState, LaneTarget};
 pub use delivery::lane_view::{LANES_MAX, LaneQuery, LaneView, OwnerView};
 pub use delivery::permit::{NotSendable, SendPermit};
 pub use event::{Action, Event};

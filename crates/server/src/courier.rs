@@ -1,7 +1,8 @@
-//! Couriers carry deliveries to their targets: `webhook` sends HTTP requests, `queue` leases
-//! deliveries to workers, `mail` sends the notices of alarms; `connectors` has the courier of
-//! sinks. Each delivery is reported to its owner with an outcome, or as not sent.
+//! Couriers carry deliveries to their targets: `webhook` sends HTTP requests, `grpc` calls methods,
+//! `queue` leases deliveries to workers, `mail` sends the notices of alarms; `connectors` has the
+//! courier of sinks. Each delivery is reported to its owner with an outcome, or as not sent.
 
+mod grpc;
 mod mail;
 mod panic;
 pub(crate) mod queue;
@@ -16,6 +17,7 @@ use punctual_connectors::SinkCourier;
 use punctual_core::{Guarantee, Occasion, Outcome, Target};
 use punctual_engine::{Courier, Delivery, Reports};
 
+pub(crate) use grpc::GrpcCourier;
 pub use mail::MailServer;
 pub(crate) use mail::{MailCourier, MailServerUrl, SmtpCredentials};
 pub(crate) use queue::Hub;
@@ -35,6 +37,8 @@ pub(crate) const fn occasion_name(occasion: Occasion) -> &'static str {
 #[derive(Debug)]
 pub(crate) struct Couriers {
     pub(crate) http: Arc<HttpCourier>,
+    /// What it has in flight is counted and ended with that of `http`.
+    pub(crate) grpc: Arc<GrpcCourier>,
     pub(crate) hub: Arc<Hub>,
     pub(crate) mail: Arc<MailCourier>,
     pub(crate) sinks: Arc<SinkCourier>,
@@ -70,11 +74,13 @@ impl Courier for Couriers {
         }
         for mut delivery in webhooks {
             let (http, mail) = (Arc::clone(&self.http), Arc::clone(&self.mail));
+            let grpc = Arc::clone(&self.grpc);
             let reports = reports.clone();
             tokio::spawn(async move {
                 let result = match delivery.definition.target {
                     // Boxed, because it is large, rare, and would be part of every webhook's task.
                     Target::Mail(_) => Box::pin(mail.deliver(&mut delivery)).await,
+                    Target::Grpc(_) => Box::pin(grpc.deliver(&mut delivery)).await,
                     Target::Http(_) | Target::Queue(_) | Target::Sink(_) => {
                         http.deliver(&mut delivery).await
                     }

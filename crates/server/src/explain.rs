@@ -181,13 +181,8 @@ fn in_flight(task: &Task) -> (WaitingFor, String) {
             );
             (WaitingFor::Worker, what)
         }
-        Target::Http(http) => {
-            let what = format!(
-                "is firing: attempt {attempt} was sent to {}, which has {timeout} to answer",
-                http.origin()
-            );
-            (WaitingFor::Nothing, what)
-        }
+        Target::Http(http) => called(http.origin(), attempt, &timeout),
+        Target::Grpc(grpc) => called(grpc.origin(), attempt, &timeout),
         Target::Mail(_) => (WaitingFor::Nothing, "is firing: its mail is being sent".to_owned()),
         Target::Sink(sink) => {
             let what = format!(
@@ -198,6 +193,12 @@ fn in_flight(task: &Task) -> (WaitingFor, String) {
             (WaitingFor::Nothing, what)
         }
     }
+}
+
+fn called(origin: &str, attempt: u32, timeout: &str) -> (WaitingFor, String) {
+    let what =
+        format!("is firing: attempt {attempt} was sent to {origin}, which has {timeout} to answer");
+    (WaitingFor::Nothing, what)
 }
 
 fn not_due(task: &Task, now: Timestamp) -> (WaitingFor, String) {
@@ -248,6 +249,7 @@ fn due(task: &Task, view: &NamespaceView, now: Timestamp) -> (WaitingFor, String
     let at_target = match &task.definition.target {
         Target::Queue(queue) => queue_cause(queue.as_str(), view, lane),
         Target::Http(http) => webhook_cause(http.origin(), view, lane),
+        Target::Grpc(grpc) => webhook_cause(grpc.origin(), view, lane),
         Target::Mail(_) => None,
         Target::Sink(sink) => sink_cause(sink, lane),
     };

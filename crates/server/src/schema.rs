@@ -3,8 +3,10 @@
 //! Each limit is the constant that the check of the same field uses. A schema is written as JSON,
 //! and [`documented!`] gives it a type, so that a field of a body can name it. What JSON Schema
 //! cannot say has a keyword of its own: `x-minimum` and `x-maximum` limit a duration or a time in
-//! text, `x-max-bytes` the bytes of a text in UTF-8. `names` has the texts that several routes use.
+//! text, `x-max-bytes` the bytes of a text in UTF-8. `names` has the texts that several routes use,
+//! `message_names` those of messages and gRPC methods.
 
+mod message_names;
 mod names;
 
 use std::time::Duration;
@@ -14,10 +16,14 @@ use serde_json::{Value, json};
 use utoipa::openapi::schema::{ObjectBuilder, SchemaType};
 use utoipa::openapi::{RefOr, Schema};
 
+pub(crate) use message_names::{
+    ExchangeText, GrpcMethodText, KafkaTopicText, MessageHeaderMap, MessageKeyText, MqttTopicText,
+    NatsSubjectText, StreamKeyText,
+};
 pub(crate) use names::{
     AlarmNameText, Base64Text, ConnectionText, ContentTypeText, CronText, CursorText, FireIdText,
-    HeaderMap, InstantText, KeyText, LabelMap, ParamMap, QueueText, StatementText, TaskIdText,
-    UrlText, ZoneText, at_every, namespace,
+    GrpcUrlText, HeaderMap, InstantText, KeyText, LabelMap, ParamMap, QueueText, StatementText,
+    TaskIdText, UrlText, ZoneText, at_every, namespace,
 };
 
 /// Defines a type that stands for a schema of the document, or, after `impl`, gives a schema to a

@@ -31,7 +31,9 @@ use crate::broker::{Broker, ClusterParts};
 use crate::browser::BrowserPolicy;
 use crate::clock::SystemClock;
 use crate::config::{Config, Sharing, read_secret};
-use crate::courier::{Couriers, Dialler, Guard, HttpCourier, Hub, MailCourier, Signer};
+use crate::courier::{
+    Couriers, Dialler, GrpcCourier, Guard, HttpCourier, Hub, MailCourier, Signer,
+};
 use crate::error::BrokerError;
 use crate::listen::{self, Callers, ConnectionStage};
 use crate::membership::{self, BarredAddresses, Membership};
@@ -268,6 +270,7 @@ async fn compose(
         Arc::clone(&clock),
         telemetry.clone(),
     );
+    let grpc = Arc::new(GrpcCourier::beside(&http));
     let http = Arc::new(http);
     let mail = MailCourier::new(
         config.mail_server.clone(),
@@ -283,6 +286,7 @@ async fn compose(
     );
     let couriers = Arc::new(Couriers {
         http,
+        grpc,
         hub: Arc::clone(&hub),
         mail: Arc::new(mail),
         sinks: Arc::clone(&sinks),

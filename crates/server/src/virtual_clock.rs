@@ -13,8 +13,8 @@ use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
-use punctual_core::{Clock as _, Target, Timestamp};
-use punctual_engine::{EngineError, IdleReport, LaneQuery, LaneView};
+use punctual_core::{Clock as _, Timestamp};
+use punctual_engine::{EngineError, IdleReport, LaneQuery, LaneTarget, LaneView};
 use tokio::time::timeout;
 
 use crate::alarms::evaluate::AlarmEvaluator;
@@ -189,7 +189,7 @@ async fn settle(
 /// Whether a delivery waits for a worker that polls or is about to poll again.
 async fn is_awaited(broker: &Broker) -> Result<bool, EngineError> {
     for (namespace, queue) in broker.hub.polled_lines() {
-        let query = LaneQuery::Target(Target::Queue(queue));
+        let query = LaneQuery::Lane(LaneTarget::Queue(queue));
         for (_, owner) in broker.owners.handles() {
             let view = owner.view(namespace.clone(), query.clone()).await?;
             let waits = |lane: &LaneView| lane.oldest_overdue.is_some();

@@ -47,25 +47,36 @@ pub(crate) struct LaneId {
     target: LaneTarget,
 }
 
+/// What the targets of one lane have in common.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-enum LaneTarget {
-    /// Scheme, host and port of a webhook.
+pub enum LaneTarget {
+    /// Scheme, host and port of webhooks and gRPC methods.
     Origin(Box<str>),
+    /// A queue.
     Queue(Queue),
+    /// All mails.
     Mail,
     /// A connection, and what has a lane of its own at its other side.
     Sink(ConnectionName, Box<str>),
 }
 
+impl LaneTarget {
+    /// The lane of a target.
+    #[must_use]
+    pub fn of(target: &Target) -> Self {
+        match target {
+            Target::Queue(queue) => Self::Queue(queue.clone()),
+            Target::Http(http) => Self::Origin(http.origin().into()),
+            Target::Mail(_) => Self::Mail,
+            Target::Sink(sink) => Self::Sink(sink.connection.clone(), sink.lane().into()),
+            Target::Grpc(grpc) => Self::Origin(grpc.origin().into()),
+        }
+    }
+}
+
 impl LaneId {
     fn of(definition: &NewTask) -> Self {
-        let target = match &definition.target {
-            Target::Queue(queue) => LaneTarget::Queue(queue.clone()),
-            Target::Http(http) => LaneTarget::Origin(http.origin().into()),
-            Target::Mail(_) => LaneTarget::Mail,
-            Target::Sink(sink) => LaneTarget::Sink(sink.connection.clone(), sink.lane().into()),
-            Target::Grpc(grpc) => LaneTarget::Origin(grpc.origin().into()),
-        };
+        let target = LaneTarget::of(&definition.target);
         Self { namespace: definition.namespace.clone(), target }
     }
 
@@ -78,13 +89,17 @@ impl LaneId {
         self.is_to(&definition.target) && self.namespace == definition.namespace
     }
 
-    /// Whether this is a lane to a target.
-    pub(crate) fn is_to(&self, target: &Target) -> bool {
+    pub(crate) const fn target(&self) -> &LaneTarget {
+        &self.target
+    }
+
+    /// Whether this is a lane to a target. Clones nothing, unlike [`LaneTarget::of`].
+    fn is_to(&self, target: &Target) -> bool {
         match (&self.target, target) {
             (LaneTarget::Queue(queue), Target::Queue(other)) => queue == other,
             (LaneTarget::Origin(origin), Target::Http(http)) => **origin == *http.origin(),
-            (LaneTarget::Mail, Target::Mail(_)) => true,
             (LaneTarget::Origin(origin), Target::Grpc(grpc)) => **origin == *grpc.origin(),
+            (LaneTarget::Mail, Target::Mail(_)) => true,
             (LaneTarget::Sink(connection, lane), Target::Sink(sink)) => {
                 *connection == sink.connection && **lane == *sink.lane()
             }

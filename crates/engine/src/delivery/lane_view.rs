@@ -4,9 +4,9 @@
 //! A view is read only and changes nothing. It takes a time that grows with the number of lanes and
 //! not with the number of tasks, and has at most [`LANES_MAX`] lanes.
 
-use punctual_core::{Namespace, Queue, Target, Timestamp};
+use punctual_core::{Namespace, Queue, Timestamp};
 
-use crate::delivery::lane::{Lane, LaneId, Lanes};
+use crate::delivery::lane::{Lane, LaneId, LaneTarget, Lanes};
 use crate::loaded::tasks::LoadedTasks;
 
 /// Lanes in one view: more queues than a page shows.
@@ -17,8 +17,8 @@ pub const LANES_MAX: usize = 1_000;
 pub enum LaneQuery {
     /// The lanes of all queues.
     Queues,
-    /// The lane of one target.
-    Target(Target),
+    /// One lane.
+    Lane(LaneTarget),
 }
 
 /// What an owner knows of some lanes of a namespace.
@@ -75,7 +75,7 @@ pub(super) fn view(
 fn selects(query: &LaneQuery, lane: &LaneId) -> bool {
     match query {
         LaneQuery::Queues => lane.queue().is_some(),
-        LaneQuery::Target(target) => lane.is_to(target),
+        LaneQuery::Lane(target) => lane.target() == target,
     }
 }
 

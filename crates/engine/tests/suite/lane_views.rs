@@ -2,7 +2,7 @@
 
 use crate::fixture::{OwnerFixture, keyed, once, secs, shop};
 use punctual_core::{HttpTarget, Method, NewTask, Queue, Target};
-use punctual_engine::{Condition, Event, LaneQuery, LaneView, OwnerView};
+use punctual_engine::{Condition, Event, LaneQuery, LaneTarget, LaneView, OwnerView};
 use tokio::sync::oneshot;
 
 fn view(fixture: &mut OwnerFixture, query: LaneQuery) -> OwnerView {
@@ -37,11 +37,12 @@ fn a_view_has_what_waits_and_what_is_in_flight() {
         oldest_overdue: Some(due),
     };
     assert_eq!(view(&mut fixture, LaneQuery::Queues).lanes, std::slice::from_ref(&lane));
-    assert_eq!(view(&mut fixture, LaneQuery::Target(queue)).lanes, [lane]);
+    assert_eq!(view(&mut fixture, LaneQuery::Lane(LaneTarget::of(&queue))).lanes, [lane]);
     let other = HttpTarget::new("http://127.0.0.1:9/b", Method::Post, vec![]).unwrap();
-    let webhook = view(&mut fixture, LaneQuery::Target(Target::Http(other))).lanes;
+    let lane = LaneTarget::of(&Target::Http(other));
+    let webhook = view(&mut fixture, LaneQuery::Lane(lane)).lanes;
     assert_eq!((webhook.len(), webhook[0].in_flight, &webhook[0].queue), (1, 1, &None));
-    let unused = LaneQuery::Target(Target::Queue(Queue::new("unused").unwrap()));
+    let unused = LaneQuery::Lane(LaneTarget::Queue(Queue::new("unused").unwrap()));
     assert!(view(&mut fixture, unused).lanes.is_empty());
 }
 

@@ -28,7 +28,8 @@ use target::TargetArgs;
 
 /// Exactly one of these must be given. A file has whole tasks.
 const WHEN_FLAGS: [&str; 6] = ["in", "at", "cron", "every", "within", "file"];
-const WHERE_FLAGS: [&str; 4] = ["to", "queue", "sql", "file"];
+const WHERE_FLAGS: [&str; 10] =
+    ["to", "queue", "sql", "kafka", "amqp", "nats", "mqtt", "redis_stream", "grpc", "file"];
 /// The flags, and groups of flags, that make up a task.
 const TASK_FLAGS: [&str; 9] = [
     "SeriesArgs",
@@ -48,6 +49,8 @@ const EXAMPLES: &str = "Examples:
   punctual schedule fleet device-7 --within 10m --to https://fleet.example/silent
   punctual schedule shop sync --every 1h --queue work --backoff exponential:1s,2,5m
   punctual schedule shop standup --in 1h --to https://chat.example/robot --success-json /errcode=0
+  punctual schedule shop order-42 --in 15m --grpc http://orders:50051 --method /shop.Orders/Cancel
+  punctual schedule shop order-42 --in 15m --kafka events/orders.expired --payload '[42]'
   punctual schedule shop report --cron '0 9 * * *' --queue reports --dry-run
   punctual schedule shop order-42 --file task.json
   punctual schedule shop --file tasks.ndjson --idempotency-key import-7";

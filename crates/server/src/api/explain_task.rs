@@ -4,7 +4,7 @@
 //! it, and the explanation says so. `explain` makes the sentence.
 
 use punctual_core::{Clock as _, FireRecord, PartitionId, Schedule, Task, Timestamp};
-use punctual_engine::{EngineError, LaneQuery, Subject};
+use punctual_engine::{EngineError, LaneQuery, LaneTarget, Subject};
 use punctual_store::{StoreError, TaskStore as _};
 
 use super::find_task::{LastLife, NamedTask, TaskFires, candidates};
@@ -104,7 +104,7 @@ async fn explain_living(
     let view = match answered {
         AnswerSource::ByStore => None,
         AnswerSource::ByOwner => {
-            let lanes = LaneQuery::Target(task.definition.target.clone());
+            let lanes = LaneQuery::Lane(LaneTarget::of(&task.definition.target));
             let partition = Some(partition);
             view_owner(broker, &ViewQuery { namespace: namespace.clone(), partition, lanes }).await
         }

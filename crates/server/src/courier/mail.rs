@@ -106,7 +106,7 @@ impl MailCourier {
         let _permit = self.mails.acquire(&ShareKey::of(definition.namespace.clone())).await;
         let attempt = match &definition.target {
             Target::Mail(target) => self.attempt(delivery, target),
-            Target::Http(_) | Target::Queue(_) | Target::Sink(_) => {
+            Target::Http(_) | Target::Queue(_) | Target::Sink(_) | Target::Grpc(_) => {
                 return Some(refused("not a mail").into());
             }
         };

@@ -17,7 +17,9 @@ use tokio::time::interval;
 use super::*;
 use crate::clock::SystemClock;
 use crate::courier::queue::WorkerLabel;
-use crate::courier::{Couriers, Dialler, Guard, HttpCourier, Hub, MailCourier, Reach, Signer};
+use crate::courier::{
+    Couriers, Dialler, GrpcCourier, Guard, HttpCourier, Hub, MailCourier, Reach, Signer,
+};
 use crate::peer::{Secret, Transport};
 use crate::routing::Owners;
 use crate::sources::observer;
@@ -60,7 +62,8 @@ fn join(store: &Arc<Store>) -> Arc<Membership> {
         Arc::clone(&clock) as Arc<dyn Clock>,
         observer(&telemetry, &clock),
     );
-    let couriers = Couriers { http: Arc::new(http), hub: Arc::clone(&hub), mail, sinks };
+    let grpc = Arc::new(GrpcCourier::beside(&http));
+    let couriers = Couriers { http: Arc::new(http), grpc, hub: Arc::clone(&hub), mail, sinks };
     let couriers = Arc::new(couriers);
     let secret = Secret::new("of-the-cluster").unwrap();
     let peers = Arc::new(Peers::new(me.clone(), secret, Transport::Plain).unwrap());

@@ -3,10 +3,10 @@
 //! What a peer sends is untrusted: names are checked, and lists are bounded.
 
 use punctual_core::{
-    ConnectionName, HttpTarget, Invalid, Method, Namespace, PartitionId, Queue, SinkAddress,
-    SinkTarget, SqlCall, StatementName, Target, Timestamp,
+    ConnectionName, HttpTarget, Invalid, MESSAGE_PLACE_BYTES_MAX, Method, Namespace, PartitionId,
+    Queue, Timestamp,
 };
-use punctual_engine::{LANES_MAX, LaneQuery, LaneView, OwnerView};
+use punctual_engine::{LANES_MAX, LaneQuery, LaneTarget, LaneView, OwnerView};
 use punctual_proto::v1;
 
 use super::wire::WireError;
@@ -15,17 +15,17 @@ use crate::namespace_view::{NamespaceView, ViewQuery};
 
 pub(super) fn put_query(query: &ViewQuery) -> v1::ViewRequest {
     let target = match &query.lanes {
-        LaneQuery::Queues | LaneQuery::Target(Target::Mail(_)) => None,
-        LaneQuery::Target(Target::Queue(queue)) => {
+        LaneQuery::Queues | LaneQuery::Lane(LaneTarget::Mail) => None,
+        LaneQuery::Lane(LaneTarget::Queue(queue)) => {
             Some(v1::view_request::Target::Queue(queue.as_str().to_owned()))
         }
-        LaneQuery::Target(Target::Http(http)) => {
-            Some(v1::view_request::Target::Url(http.url().to_owned()))
+        LaneQuery::Lane(LaneTarget::Origin(origin)) => {
+            Some(v1::view_request::Target::Url(origin.to_string()))
         }
-        LaneQuery::Target(Target::Sink(sink)) => {
+        LaneQuery::Lane(LaneTarget::Sink(connection, lane)) => {
             Some(v1::view_request::Target::Sink(v1::SinkLane {
-                connection: sink.connection.as_str().to_owned(),
-                place: sink.place().to_owned(),
+                connection: connection.as_str().to_owned(),
+                lane: lane.to_string(),
             }))
         }
     };
@@ -40,16 +40,19 @@ pub(super) fn read_query(request: v1::ViewRequest) -> Result<ViewQuery, Invalid>
     let lanes = match request.target {
         None => LaneQuery::Queues,
         Some(v1::view_request::Target::Queue(queue)) => {
-            LaneQuery::Target(Target::Queue(Queue::new(&queue)?))
+            LaneQuery::Lane(LaneTarget::Queue(Queue::new(&queue)?))
         }
         Some(v1::view_request::Target::Url(url)) => {
-            LaneQuery::Target(Target::Http(HttpTarget::new(&url, Method::Post, Vec::new())?))
+            let webhook = HttpTarget::new(&url, Method::Post, Vec::new())?;
+            LaneQuery::Lane(LaneTarget::Origin(webhook.origin().into()))
         }
-        Some(v1::view_request::Target::Sink(lane)) => {
-            let connection = ConnectionName::new(&lane.connection)?;
-            let call = SqlCall::new(StatementName::new(&lane.place)?, Vec::new())?;
-            let sink = SinkTarget { connection, address: SinkAddress::Sql(call) };
-            LaneQuery::Target(Target::Sink(Box::new(sink)))
+        Some(v1::view_request::Target::Sink(sink)) => {
+            // The longest lane is the longest place of messages.
+            if sink.lane.len() > MESSAGE_PLACE_BYTES_MAX {
+                return Err(Invalid::new("lane", "is too long"));
+            }
+            let connection = ConnectionName::new(&sink.connection)?;
+            LaneQuery::Lane(LaneTarget::Sink(connection, sink.lane.into()))
         }
     };
     let partition = request.partition.map(|number| {
@@ -157,18 +160,13 @@ mod tests {
     fn a_query_and_a_view_are_read_back_unchanged() {
         let namespace = Namespace::new("shop").unwrap();
         let queue = Queue::new("emails").unwrap();
-        let url = HttpTarget::new("http://h:1/x", Method::Post, vec![]).unwrap();
-        let sink = SinkTarget {
-            connection: ConnectionName::new("db").unwrap(),
-            address: SinkAddress::Sql(
-                SqlCall::new(StatementName::new("paid").unwrap(), vec![]).unwrap(),
-            ),
-        };
+        let connection = || ConnectionName::new("db").unwrap();
         for lanes in [
             LaneQuery::Queues,
-            LaneQuery::Target(Target::Sink(Box::new(sink))),
-            LaneQuery::Target(Target::Queue(queue.clone())),
-            LaneQuery::Target(Target::Http(url)),
+            LaneQuery::Lane(LaneTarget::Sink(connection(), "orders:{shop}".into())),
+            LaneQuery::Lane(LaneTarget::Sink(connection(), "".into())),
+            LaneQuery::Lane(LaneTarget::Queue(queue.clone())),
+            LaneQuery::Lane(LaneTarget::Origin("http://h:1".into())),
         ] {
             for partition in [None, PartitionId::new(7)] {
                 let namespace = namespace.clone();

@@ -23,6 +23,8 @@ const HEADER_NAME: &str = "^[!#$%&'*+.^_`|~0-9A-Za-z-]+$";
 /// `http://` or `https://`, a host, perhaps a port, a path and a query; no user, no fragment.
 const URL: &str =
     "^[Hh][Tt][Tt][Pp][Ss]?://HOST(?::0*PORT)?(?:/[^REFUSED?`]*)?(?:[?][^REFUSED\"]*)?$";
+/// The same with neither a path nor a query.
+const SERVER_URL: &str = "^[Hh][Tt][Tt][Pp][Ss]?://HOST(?::0*PORT)?/?$";
 const URL_HOST: &str = "(?:[CHARACTERS]+|\\[(?:[%CHARACTERS]*:){0,8}[%CHARACTERS]*\\])";
 const URL_HOST_CHARACTERS: &str = "!$&'()*+,;=._~0-9A-Za-z-";
 /// Numbers from 1 to 65535.
@@ -156,10 +158,20 @@ documented!(
         "description": "An absolute URL without user and fragment. The broker's configuration \
                         decides which addresses may be called; others are refused.",
         "maxLength": URL_BYTES_MAX,
-        "pattern": URL
-            .replace("HOST", &URL_HOST.replace("CHARACTERS", URL_HOST_CHARACTERS))
-            .replace("PORT", URL_PORT)
-            .replace("REFUSED", URL_REFUSED),
+        "pattern": url(URL),
+        "x-max-bytes": URL_BYTES_MAX,
+    })
+);
+documented!(
+    /// The URL of a gRPC server.
+    GrpcUrlText,
+    "GrpcUrl",
+    json!({
+        "type": "string",
+        "description": "An absolute URL without user, path, query and fragment. The broker's \
+                        configuration decides which addresses may be called; others are refused.",
+        "maxLength": URL_BYTES_MAX,
+        "pattern": url(SERVER_URL),
         "x-max-bytes": URL_BYTES_MAX,
     })
 );
@@ -212,6 +224,12 @@ pub(crate) fn namespace() -> Value {
     word(NAMESPACE_BYTES_MAX)
 }
 
+fn url(form: &str) -> String {
+    form.replace("HOST", &URL_HOST.replace("CHARACTERS", URL_HOST_CHARACTERS))
+        .replace("PORT", URL_PORT)
+        .replace("REFUSED", URL_REFUSED)
+}
+
 /// Letters, digits and few other characters.
 fn word(bytes_max: usize) -> Value {
     json!({
@@ -223,7 +241,7 @@ fn word(bytes_max: usize) -> Value {
 }
 
 /// Text without control characters.
-fn text(bytes_min: usize, bytes_max: usize) -> Value {
+pub(super) fn text(bytes_min: usize, bytes_max: usize) -> Value {
     json!({
         "type": "string",
         "minLength": bytes_min,
@@ -269,7 +287,7 @@ pub(crate) fn at_every() -> String {
 }
 
 /// A pattern of a text in upper or lower case.
-fn any_case(text: &str) -> String {
+pub(super) fn any_case(text: &str) -> String {
     let letter = |letter: char| match letter.to_ascii_uppercase() {
         upper if upper == letter => letter.to_string(),
         upper => format!("[{upper}{letter}]"),
@@ -289,7 +307,7 @@ fn reserved_headers() -> String {
 mod tests {
     use base64::Engine as _;
     use base64::engine::general_purpose::STANDARD;
-    use punctual_core::{HttpTarget, Method, Namespace, TaskKey};
+    use punctual_core::{GrpcTarget, HttpTarget, Method, Namespace, TaskKey};
     use regex::Regex;
     use utoipa::PartialSchema;
 
@@ -326,6 +344,7 @@ mod tests {
     #[test]
     fn the_pattern_of_urls_accepts_what_the_check_of_urls_accepts() {
         let is_url = check_of(&schema::<UrlText>());
+        let is_server = check_of(&schema::<GrpcUrlText>());
         let mut texts: Vec<String> = Vec::new();
         for character in characters() {
             for text in ["http://aXb", "http://a/X", "http://a?X", "https://[X]/", "http://a:8X"] {
@@ -364,6 +383,8 @@ mod tests {
         for text in &texts {
             let accepted = HttpTarget::new(text, Method::Post, vec![]).is_ok();
             assert_eq!(is_url(text), accepted, "{text:?}");
+            let accepted = GrpcTarget::new(text, "/a/b").is_ok();
+            assert_eq!(is_server(text), accepted, "{text:?}");
         }
     }
 

@@ -1,4 +1,5 @@
-//! The target of a task in JSON: a webhook, a queue or a statement, parsing and writing.
+//! The target of a task in JSON, parsing and writing: a webhook, a queue or a statement;
+//! `message_target` has messages and gRPC methods.
 
 use std::collections::BTreeMap;
 
@@ -11,13 +12,17 @@ use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
 use super::answer_rules::{RefusalBody, SuccessBody, into_rules, of_rules};
+use super::message_target::{
+    self, AmqpBody, GrpcBody, KafkaBody, MqttBody, NatsBody, RedisStreamBody,
+};
 use super::pairs::{Pairs, check_headers};
 use crate::schema::{
     ConnectionText, HeaderMap, ParamMap, QueueText, StatementText, UrlText, documented, one_field,
     one_of, reference,
 };
 
-/// Where deliveries go: a webhook, a queue that workers subscribe to, or a statement of a database.
+/// Where deliveries go: a webhook, a queue that workers subscribe to, a gRPC method, or a place of a
+/// connection.
 #[derive(Debug, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum TargetBody {
@@ -27,6 +32,18 @@ pub(super) enum TargetBody {
     Queue(String),
     /// A statement of the configuration.
     Sql(SqlBody),
+    /// A record of a topic of Kafka.
+    Kafka(KafkaBody),
+    /// A message to an exchange of AMQP.
+    Amqp(AmqpBody),
+    /// A message to a subject of NATS.
+    Nats(NatsBody),
+    /// A message to a topic of MQTT.
+    Mqtt(MqttBody),
+    /// An entry of a stream of Redis.
+    RedisStream(RedisStreamBody),
+    /// A gRPC method.
+    Grpc(GrpcBody),
 }
 
 /// A statement of a database that the configuration of the broker names.
@@ -75,15 +92,25 @@ documented!(
     impl TargetBody,
     "Target",
     {
-        let (http, queue) = (reference::<HttpBody>(), reference::<QueueText>());
-        let sql = reference::<SqlBody>();
-        let mut target = one_field(&[("http", http), ("queue", queue), ("sql", sql)]);
+        let mut target = one_field(&[
+            ("http", reference::<HttpBody>()),
+            ("queue", reference::<QueueText>()),
+            ("sql", reference::<SqlBody>()),
+            ("kafka", reference::<KafkaBody>()),
+            ("amqp", reference::<AmqpBody>()),
+            ("nats", reference::<NatsBody>()),
+            ("mqtt", reference::<MqttBody>()),
+            ("redis_stream", reference::<RedisStreamBody>()),
+            ("grpc", reference::<GrpcBody>()),
+        ]);
         target["description"] = "Where deliveries go: a webhook, a queue that workers subscribe \
-                                 to, or a statement of a database."
+                                 to, a gRPC method, or a statement, topic, exchange, subject or \
+                                 stream of a connection."
             .into();
         target
     },
-    uses HttpBody, uses SqlBody
+    uses HttpBody, uses SqlBody, uses KafkaBody, uses AmqpBody, uses NatsBody, uses MqttBody,
+    uses RedisStreamBody, uses GrpcBody
 );
 documented!(
     /// The method of a webhook.
@@ -110,6 +137,12 @@ impl TargetBody {
                 let params = params.map(|(name, value)| (name, value.get().to_owned())).collect();
                 sql_target(field, &sql.connection, &sql.statement, params)
             }
+            Self::Kafka(kafka) => kafka.into_target(field),
+            Self::Amqp(amqp) => amqp.into_target(field),
+            Self::Nats(nats) => nats.into_target(field),
+            Self::Mqtt(mqtt) => mqtt.into_target(field),
+            Self::RedisStream(stream) => stream.into_target(field),
+            Self::Grpc(grpc) => grpc.into_target(field),
         }
     }
 
@@ -119,23 +152,26 @@ impl TargetBody {
             Target::Queue(queue) => Some(Self::Queue(queue.as_str().to_owned())),
             Target::Http(http) => Some(Self::Http(HttpBody::of(http))),
             Target::Mail(_) => None,
-            Target::Sink(sink) => Some(Self::of_sink(sink)),
+            Target::Sink(sink) => Some(match &sink.address {
+                SinkAddress::Sql(call) => Self::Sql(SqlBody::of(&sink.connection, call)),
+                SinkAddress::Message(message) => message_target::body_of(&sink.connection, message),
+            }),
+            Target::Grpc(grpc) => Some(Self::Grpc(GrpcBody::of(grpc))),
         }
     }
 }
 
-impl TargetBody {
-    fn of_sink(sink: &SinkTarget) -> Self {
-        let SinkAddress::Sql(call) = &sink.address;
+impl SqlBody {
+    fn of(connection: &ConnectionName, call: &SqlCall) -> Self {
         let params = call.params().iter().filter_map(|param| {
             let value = RawValue::from_string(param.value.clone()).ok()?;
             Some((param.name.clone(), value))
         });
-        Self::Sql(SqlBody {
-            connection: sink.connection.as_str().to_owned(),
+        Self {
+            connection: connection.as_str().to_owned(),
             statement: call.statement().as_str().to_owned(),
             params: params.collect(),
-        })
+        }
     }
 }
 

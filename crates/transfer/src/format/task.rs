@@ -10,10 +10,10 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use punctual_core::{
-    AnswerRules, Backoff, Callbacks, ConnectionName, ExpectedValue, HttpTarget, Jitter, Labels,
-    MailTarget, Method, Namespace, NewTask, Origin, OverlappingFire, Payload, Queue, Redrive,
-    RetryPolicy, SinkAddress, SinkTarget, SqlCall, SqlParam, StatementName, Target, Task, TaskKey,
-    Version,
+    AnswerRules, Backoff, Callbacks, ConnectionName, ExpectedValue, GrpcTarget, HttpTarget, Jitter,
+    Labels, MailTarget, MessageAddress, MessageOptions, MessageSystem, Method, MqttQos, Namespace,
+    NewTask, Origin, OverlappingFire, Payload, Queue, Redrive, RetryPolicy, SinkAddress,
+    SinkTarget, SqlCall, SqlParam, StatementName, Target, Task, TaskKey, Version,
 };
 use serde::{Deserialize, Serialize};
 
@@ -89,6 +89,27 @@ enum ExportedTarget {
         /// The name of a parameter and its value, as JSON text.
         params: Vec<(String, String)>,
     },
+    Message {
+        connection: String,
+        /// As the field of a task names it.
+        system: String,
+        place: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        key: Option<String>,
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        headers: Vec<(String, String)>,
+        /// The level of MQTT, if it is not the default one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        qos: Option<u8>,
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        retain: bool,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        stream_length: Option<u64>,
+    },
+    Grpc {
+        url: String,
+        method: String,
+    },
 }
 
 /// Which answers of a webhook are a success or a refusal.
@@ -114,13 +135,36 @@ fn export_target(target: &Target) -> ExportedTarget {
             to: mail.recipients().to_vec(),
             subject: mail.subject().to_owned(),
         },
-        Target::Sink(sink) => {
-            let SinkAddress::Sql(call) = &sink.address;
+        Target::Sink(sink) => export_sink(sink),
+        Target::Grpc(grpc) => {
+            ExportedTarget::Grpc { url: grpc.url().to_owned(), method: grpc.method().to_owned() }
+        }
+    }
+}
+
+fn export_sink(sink: &SinkTarget) -> ExportedTarget {
+    let connection = sink.connection.as_str().to_owned();
+    match &sink.address {
+        SinkAddress::Sql(call) => {
             let params = call.params().iter().cloned();
             ExportedTarget::Sql {
-                connection: sink.connection.as_str().to_owned(),
+                connection,
                 statement: call.statement().as_str().to_owned(),
                 params: params.map(|param| (param.name, param.value)).collect(),
+            }
+        }
+        SinkAddress::Message(message) => {
+            let MessageOptions { key, headers, qos, retain, stream_length } =
+                message.options().clone();
+            ExportedTarget::Message {
+                connection,
+                system: message.system().field().to_owned(),
+                place: message.place().to_owned(),
+                key,
+                headers,
+                qos: (qos != MqttQos::default()).then(|| qos.level()),
+                retain,
+                stream_length,
             }
         }
     }
@@ -146,6 +190,28 @@ fn read_target(exported: ExportedTarget) -> anyhow::Result<Target> {
             let call = SqlCall::new(StatementName::new(&statement)?, params.collect())?;
             let connection = ConnectionName::new(&connection)?;
             Target::Sink(Box::new(SinkTarget { connection, address: SinkAddress::Sql(call) }))
+        }
+        ExportedTarget::Message {
+            connection,
+            system,
+            place,
+            key,
+            headers,
+            qos,
+            retain,
+            stream_length,
+        } => {
+            let known = MessageSystem::ALL.into_iter().find(|known| known.field() == system);
+            let system = known.ok_or_else(|| anyhow!("{system:?} is not a system of messages"))?;
+            let level = |level| MqttQos::from_level(u64::from(level));
+            let qos = qos.map_or(Ok(MqttQos::default()), level)?;
+            let options = MessageOptions { key, headers, qos, retain, stream_length };
+            let address = SinkAddress::Message(MessageAddress::new(system, &place, options)?);
+            let connection = ConnectionName::new(&connection)?;
+            Target::Sink(Box::new(SinkTarget { connection, address }))
+        }
+        ExportedTarget::Grpc { url, method } => {
+            Target::Grpc(Box::new(GrpcTarget::new(&url, &method)?))
         }
         ExportedTarget::Http { url, method, headers, rules } => {
             let target = HttpTarget::new(&url, Method::parse(&method)?, headers)?;

@@ -2,9 +2,11 @@
 //! who receives the ends of fires.
 
 use anyhow::bail;
+use clap::ArgGroup;
 use punctual_core::{
-    AnswerRules, Callbacks, ConnectionName, ExpectedValue, HttpTarget, Invalid, Method, Queue,
-    SinkAddress, SinkTarget, SqlCall, SqlParam, StatementName, Target,
+    AnswerRules, Callbacks, ConnectionName, ExpectedValue, GrpcTarget, HttpTarget, Invalid,
+    MessageAddress, MessageOptions, MessageSystem, Method, MqttQos, Queue, SinkAddress, SinkTarget,
+    SqlCall, SqlParam, StatementName, Target,
 };
 use serde_json::{Map, Value, json};
 
@@ -12,15 +14,17 @@ use super::pairs::{object, pair};
 
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Target")]
+#[command(group(ArgGroup::new("called").args(["to", "grpc"]).multiple(true)))]
+#[command(group(ArgGroup::new("headed").args(["to", "kafka", "amqp"]).multiple(true)))]
 pub(super) struct TargetArgs {
     /// URL of the webhook to call
     #[arg(long, value_name = "URL")]
     to: Option<String>,
-    /// HTTP method of the webhook; POST if not given
-    #[arg(long, requires = "to")]
+    /// HTTP method of the webhook, POST if not given; or the gRPC method
+    #[arg(long, requires = "called")]
     method: Option<String>,
-    /// Header to send to the webhook; may be repeated
-    #[arg(long = "header", requires = "to", value_name = "NAME:VALUE", value_parser = pair)]
+    /// Header of the webhook, or of the message to Kafka or AMQP; may be repeated
+    #[arg(long = "header", requires = "headed", value_name = "NAME:VALUE", value_parser = pair)]
     headers: Vec<(String, String)>,
     /// Statuses of the webhook that are a success; 200 to 299 if not given
     #[arg(long, requires = "to", value_name = "STATUS,…", value_delimiter = ',')]
@@ -35,11 +39,44 @@ pub(super) struct TargetArgs {
     #[arg(long)]
     queue: Option<String>,
     /// Statement to run, as connection and statement of the broker's configuration
-    #[arg(long, value_name = "CONNECTION/STATEMENT", value_parser = statement)]
+    #[arg(long, value_name = "CONNECTION/STATEMENT", value_parser = connected)]
     sql: Option<(String, String)>,
     /// Value for a parameter of the statement, like order=7; may be repeated
     #[arg(long = "param", requires = "sql", value_name = "NAME=JSON", value_parser = param)]
     params: Vec<(String, Value)>,
+    /// Kafka topic, of a connection of the broker's configuration
+    #[arg(long, value_name = "CONNECTION/TOPIC", value_parser = connected)]
+    kafka: Option<(String, String)>,
+    /// Key of the Kafka record; the key of the task if not given
+    #[arg(long, requires = "kafka", value_name = "TEXT")]
+    record_key: Option<String>,
+    /// Exchange of AMQP, like RabbitMQ; CONNECTION/ is the default exchange
+    #[arg(long, value_name = "CONNECTION/EXCHANGE", value_parser = connected)]
+    amqp: Option<(String, String)>,
+    /// Routing key; with the default exchange, the name of a queue
+    #[arg(long, requires = "amqp", value_name = "TEXT")]
+    routing_key: Option<String>,
+    /// NATS subject
+    #[arg(long, value_name = "CONNECTION/SUBJECT", value_parser = connected)]
+    nats: Option<(String, String)>,
+    /// MQTT topic
+    #[arg(long, value_name = "CONNECTION/TOPIC", value_parser = connected)]
+    mqtt: Option<(String, String)>,
+    /// How the MQTT broker confirms the message: 1 or 2; 1 if not given
+    #[arg(long, requires = "mqtt", value_name = "LEVEL")]
+    qos: Option<u64>,
+    /// Have the MQTT broker keep the message for later subscribers
+    #[arg(long, requires = "mqtt")]
+    retain: bool,
+    /// Redis stream
+    #[arg(long, value_name = "CONNECTION/STREAM", value_parser = connected)]
+    redis_stream: Option<(String, String)>,
+    /// About how many entries the stream keeps
+    #[arg(long, requires = "redis_stream", value_name = "ENTRIES")]
+    maxlen: Option<u64>,
+    /// URL of the server whose gRPC method --method is called; the payload is the message
+    #[arg(long, value_name = "URL", requires = "method")]
+    grpc: Option<String>,
     /// Webhook or queue that receives the record of each fire that succeeded
     #[arg(long, value_name = "URL|queue:NAME")]
     on_done: Option<String>,
@@ -65,6 +102,12 @@ impl TargetArgs {
                 sql["params"] = self.params_by_name()?.into();
             }
             return Ok(json!({ "sql": sql }));
+        }
+        if let Some((system, connection, place)) = self.message() {
+            return self.message_json(system, connection, place);
+        }
+        if let Some(url) = &self.grpc {
+            return Ok(json!({ "grpc": { "url": url, "method": self.method } }));
         }
         let Some(url) = &self.to else {
             return Ok(json!({ "queue": self.queue }));
@@ -92,6 +135,65 @@ impl TargetArgs {
         Ok(json!({ "http": http }))
     }
 
+    /// The system, the connection and the place of messages, if such flags are given.
+    fn message(&self) -> Option<(MessageSystem, &str, &str)> {
+        let given = [
+            (MessageSystem::Kafka, &self.kafka),
+            (MessageSystem::Amqp, &self.amqp),
+            (MessageSystem::Nats, &self.nats),
+            (MessageSystem::Mqtt, &self.mqtt),
+            (MessageSystem::RedisStream, &self.redis_stream),
+        ];
+        given.into_iter().find_map(|(system, given)| {
+            given.as_ref().map(|(connection, place)| (system, &**connection, &**place))
+        })
+    }
+
+    fn message_json(
+        &self,
+        system: MessageSystem,
+        connection: &str,
+        place: &str,
+    ) -> anyhow::Result<Value> {
+        let mut target = json!({ "connection": connection, system.place_field(): place });
+        let key = self.record_key.as_ref().or(self.routing_key.as_ref());
+        if let Some((key, field)) = key.zip(system.key_field()) {
+            target[field] = json!(key);
+        }
+        if !self.headers.is_empty() {
+            target["headers"] = object("--header", &self.headers)?;
+        }
+        if let Some(level) = self.qos {
+            target["qos"] = json!(level);
+        }
+        if self.retain {
+            target["retain"] = json!(true);
+        }
+        if let Some(entries) = self.maxlen {
+            target["maxlen"] = json!(entries);
+        }
+        Ok(json!({ system.field(): target }))
+    }
+
+    fn message_target(
+        &self,
+        system: MessageSystem,
+        connection: &str,
+        place: &str,
+    ) -> anyhow::Result<Target> {
+        object("--header", &self.headers)?;
+        let options = MessageOptions {
+            key: self.record_key.clone().or_else(|| self.routing_key.clone()),
+            headers: self.headers.clone(),
+            qos: self.qos.map_or(Ok(MqttQos::default()), MqttQos::from_level)?,
+            retain: self.retain,
+            stream_length: self.maxlen,
+        };
+        let address = SinkAddress::Message(MessageAddress::new(system, place, options)?);
+        let connection = ConnectionName::new(connection)?;
+        Ok(Target::Sink(Box::new(SinkTarget { connection, address })))
+    }
+
     fn params_by_name(&self) -> anyhow::Result<Map<String, Value>> {
         by_name("--param", &self.params)
     }
@@ -109,6 +211,13 @@ impl TargetArgs {
             let connection = ConnectionName::new(connection)?;
             let sink = SinkTarget { connection, address: SinkAddress::Sql(call) };
             return Ok(Target::Sink(Box::new(sink)));
+        }
+        if let Some((system, connection, place)) = self.message() {
+            return self.message_target(system, connection, place);
+        }
+        if let Some(url) = &self.grpc {
+            let method = self.method.as_deref().unwrap_or_default();
+            return Ok(Target::Grpc(Box::new(GrpcTarget::new(url, method)?)));
         }
         let Some(url) = &self.to else {
             let queue = self.queue.as_deref().unwrap_or_default();
@@ -146,11 +255,12 @@ fn by_name(flag: &str, given: &[(String, Value)]) -> anyhow::Result<Map<String, 
     Ok(values)
 }
 
-/// The names of a connection and of a statement.
-fn statement(text: &str) -> Result<(String, String), String> {
-    let (connection, statement) =
-        text.split_once('/').ok_or("must be CONNECTION/STATEMENT, like shop-db/order-paid")?;
-    Ok((connection.to_owned(), statement.to_owned()))
+/// The name of a connection, and what is behind its slash.
+fn connected(text: &str) -> Result<(String, String), String> {
+    let (connection, place) = text
+        .split_once('/')
+        .ok_or("must begin with the name of a connection and a slash, like shop/order-paid")?;
+    Ok((connection.to_owned(), place.to_owned()))
 }
 
 /// The name of a parameter and its value. What is not JSON is text.

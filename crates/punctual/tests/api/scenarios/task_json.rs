@@ -307,6 +307,37 @@ fn target_json(to: &v1::target::To) -> Value {
                 "connection": connection, "statement": statement, "params": params,
             }});
         }
+        v1::target::To::Kafka(to) => {
+            let v1::KafkaTarget { connection, topic, key, headers } = to;
+            return json!({"kafka": {
+                "connection": connection, "topic": topic, "key": key, "headers": headers,
+            }});
+        }
+        v1::target::To::Amqp(to) => {
+            let v1::AmqpTarget { connection, exchange, routing_key, headers } = to;
+            return json!({"amqp": {
+                "connection": connection, "exchange": exchange, "routing_key": routing_key,
+                "headers": headers,
+            }});
+        }
+        v1::target::To::Nats(to) => {
+            return json!({"nats": {"connection": to.connection, "subject": to.subject}});
+        }
+        v1::target::To::Mqtt(to) => {
+            let v1::MqttTarget { connection, topic, qos, retain } = to;
+            return json!({"mqtt": {
+                "connection": connection, "topic": topic, "qos": qos, "retain": retain,
+            }});
+        }
+        v1::target::To::RedisStream(to) => {
+            let v1::RedisStreamTarget { connection, stream, maxlen } = to;
+            return json!({"redis_stream": {
+                "connection": connection, "stream": stream, "maxlen": maxlen,
+            }});
+        }
+        v1::target::To::Grpc(to) => {
+            return json!({"grpc": {"url": to.url, "method": to.method}});
+        }
         v1::target::To::Http(http) => http,
     };
     let mut json = json!({"url": http.url, "method": http.method, "headers": http.headers});

@@ -2,11 +2,12 @@
 //!
 //! Messages are untrusted: they become checked values, or an [`Invalid`] that names the field as
 //! HTTP does. No value keeps a part of the message alive that it came in. Deliveries are not
-//! converted but encoded directly (`deliveries`). `fires` has fires, dead letters and explanations,
-//! `alarms` has alarms.
+//! converted but encoded directly (`deliveries`). `targets` has targets, `fires` has fires, dead
+//! letters and explanations, `alarms` has alarms.
 
 pub(super) mod alarms;
 pub(super) mod fires;
+mod targets;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,10 +16,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use prost::Message;
 use punctual_core::{
-    AnswerRules, Backoff, Callbacks, Cron, Dst, Due, Gap, Guarantee, HttpTarget, Invalid, Jitter,
-    Labels, Method, Misfire, Namespace, NewTask, Overlap, Payload, Reason, RetryPolicy, Schedule,
-    Series, SinkAddress, SinkTarget, TIMEOUT_MAX, Target, Task, TaskKey, TaskState, Timestamp,
-    Twice, Version,
+    Backoff, Callbacks, Cron, Dst, Due, Gap, Guarantee, Invalid, Jitter, Labels, Misfire,
+    Namespace, NewTask, Overlap, Payload, Reason, RetryPolicy, Schedule, Series, TIMEOUT_MAX, Task,
+    TaskKey, TaskState, Timestamp, Twice, Version,
 };
 use punctual_engine::{Cancelled, Condition, EngineError, Scheduled, TouchTo};
 use punctual_proto::v1;
@@ -28,10 +28,8 @@ use tonic::metadata::MetadataValue;
 
 use crate::courier::queue::{LeaseToken, Settlement, WorkerResult};
 use crate::problem::{Problem, TaskRef};
-use crate::task_form::{
-    ScheduleFields, TaskToSchedule, answer_rules, check_headers, check_json, factor_thousandths,
-    queue_target, sql_target,
-};
+use crate::task_form::{ScheduleFields, TaskToSchedule, check_json, factor_thousandths};
+use targets::{sent_target, sent_webhook, target, webhook};
 
 const JSON: &str = "application/json";
 const OCTETS: &str = "application/octet-stream";
@@ -129,61 +127,6 @@ fn schedule(sent: &v1::NewTask) -> Result<Schedule, Invalid> {
 /// Reads the number of an enum; refuses numbers that this version does not know.
 pub(super) fn known<E: TryFrom<i32>>(field: &str, number: i32) -> Result<E, Invalid> {
     E::try_from(number).map_err(|_| Invalid::new(field, "is an unknown enum value"))
-}
-
-/// A target of a task, if it is set. `field` is its name in the task.
-/// Reads a statement. Values of parameters are JSON text.
-fn sent_sql(field: &str, sql: v1::SqlTarget) -> Result<Target, Invalid> {
-    for (name, value) in &sql.params {
-        serde_json::from_str::<IgnoredAny>(value).map_err(|error| {
-            Invalid::new(format!("{field}.sql.params.{name}"), format!("must be JSON: {error}"))
-        })?;
-    }
-    let params = sql.params.into_iter().collect();
-    sql_target(field, &sql.connection, &sql.statement, params)
-}
-
-fn target(field: &str, target: Option<v1::Target>) -> Result<Option<Target>, Invalid> {
-    match target.and_then(|target| target.to) {
-        None => Ok(None),
-        Some(v1::target::To::Queue(queue)) => queue_target(field, &queue).map(Some),
-        Some(v1::target::To::Sql(sql)) => sent_sql(field, sql).map(Some),
-        Some(v1::target::To::Http(http)) => {
-            let within = |invalid: Invalid| invalid.within(&format!("{field}.http"));
-            Ok(Some(Target::Http(webhook(http).map_err(within)?)))
-        }
-    }
-}
-
-fn webhook(http: v1::HttpTarget) -> Result<HttpTarget, Invalid> {
-    let method = match http.method.as_str() {
-        "" => Method::default(),
-        method => Method::parse(method)?,
-    };
-    let headers: BTreeMap<_, _> = http.headers.into_iter().collect();
-    check_headers(&headers)?;
-    let target = HttpTarget::new(&http.url, method, headers.into_iter().collect())?;
-    Ok(target.with_rules(rules(http.success, http.refuse)?))
-}
-
-fn rules(
-    success: Option<v1::SuccessRule>,
-    refuse: Option<v1::RefuseRule>,
-) -> Result<AnswerRules, Invalid> {
-    let (success, refuse) = (success.unwrap_or_default(), refuse.unwrap_or_default());
-    let values: BTreeMap<_, _> = success.json.into_iter().collect();
-    let values = values.into_iter().map(|(pointer, json)| {
-        // Compact JSON, as the other parsers make it.
-        let value: serde_json::Value = serde_json::from_str(&json).map_err(|error| {
-            let problem = format!("the value of {pointer} must be JSON: {error}");
-            Invalid::new("success.json", problem)
-        })?;
-        Ok((pointer, value.to_string()))
-    });
-    let values = values.collect::<Result<Vec<_>, Invalid>>()?;
-    let numbers = |statuses: &[u32]| statuses.iter().copied().map(i64::from).collect::<Vec<_>>();
-    let (success, refuse) = (numbers(&success.statuses), numbers(&refuse.statuses));
-    answer_rules(&success, values.into_iter(), &refuse)
 }
 
 fn payload(payload: &Bytes, content_type: &str) -> Result<Payload, Invalid> {
@@ -348,50 +291,6 @@ fn sent(task: &NewTask) -> v1::NewTask {
         on_done: callbacks.and_then(|it| it.on_done.as_ref()).map(sent_target),
         on_dead: callbacks.and_then(|it| it.on_dead.as_ref()).map(sent_target),
     }
-}
-
-/// Mail has no field: no task of a caller has it.
-fn sent_target(target: &Target) -> v1::Target {
-    let to = match target {
-        Target::Mail(_) => return v1::Target { to: None },
-        Target::Queue(queue) => v1::target::To::Queue(queue.as_str().to_owned()),
-        Target::Http(http) => v1::target::To::Http(sent_webhook(http)),
-        Target::Sink(sink) => v1::target::To::Sql(sql_call(sink)),
-    };
-    v1::Target { to: Some(to) }
-}
-
-fn sql_call(sink: &SinkTarget) -> v1::SqlTarget {
-    let SinkAddress::Sql(call) = &sink.address;
-    let params = call.params().iter().cloned();
-    v1::SqlTarget {
-        connection: sink.connection.as_str().to_owned(),
-        statement: call.statement().as_str().to_owned(),
-        params: params.map(|param| (param.name, param.value)).collect(),
-    }
-}
-
-fn sent_webhook(http: &HttpTarget) -> v1::HttpTarget {
-    let (success, refuse) = http.rules().map_or((None, None), sent_rules);
-    v1::HttpTarget {
-        url: http.url().to_owned(),
-        method: http.method().as_str().to_owned(),
-        headers: http.headers().iter().cloned().collect(),
-        success,
-        refuse,
-    }
-}
-
-fn sent_rules(rules: &AnswerRules) -> (Option<v1::SuccessRule>, Option<v1::RefuseRule>) {
-    let numbers = |statuses: &[u16]| statuses.iter().copied().map(u32::from).collect();
-    let json = rules.success_json().iter();
-    let success = v1::SuccessRule {
-        statuses: numbers(rules.success_statuses()),
-        json: json.map(|expected| (expected.pointer.clone(), expected.value.clone())).collect(),
-    };
-    let refuse = v1::RefuseRule { statuses: numbers(rules.refuse_statuses()) };
-    let has_success = success != v1::SuccessRule::default();
-    (has_success.then_some(success), (!refuse.statuses.is_empty()).then_some(refuse))
 }
 
 fn sent_cron(cron: &Cron) -> v1::Cron {

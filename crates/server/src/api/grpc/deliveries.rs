@@ -149,7 +149,7 @@ fn fields<'a>(leased: &'a Leased, ids: &'a IdTexts) -> [Value<'a>; 14] {
     let definition = &delivery.definition;
     let queue = match &definition.target {
         Target::Queue(queue) => queue.as_str(),
-        Target::Http(_) | Target::Mail(_) | Target::Sink(_) => "",
+        Target::Http(_) | Target::Mail(_) | Target::Sink(_) | Target::Grpc(_) => "",
     };
     let occasion = match delivery.occasion {
         Occasion::Due => v1::Occasion::Due,

@@ -12,7 +12,7 @@ pub(super) type WorkerNo = u64;
 pub(super) fn line_of(delivery: &Delivery) -> Option<LineId> {
     match &delivery.definition.target {
         Target::Queue(queue) => Some((delivery.definition.namespace.clone(), queue.clone())),
-        Target::Http(_) | Target::Mail(_) | Target::Sink(_) => None,
+        Target::Http(_) | Target::Mail(_) | Target::Sink(_) | Target::Grpc(_) => None,
     }
 }
 

@@ -31,6 +31,7 @@ use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio::time::{interval, timeout};
 
+use super::calls::CallSender;
 use super::gate::{GatedStream, SendGate};
 use crate::clock::SystemClock;
 use crate::shares::{FairQueue, ShareKey};
@@ -51,7 +52,7 @@ pub(super) type PolledConnection =
 
 /// Sends requests on one connection, each through its gate.
 #[derive(Debug)]
-pub(super) struct RequestSender {
+pub(in crate::courier) struct RequestSender {
     requests: SendRequest<Full<Bytes>>,
     /// `None` after it has ended. Boxed, because senders are moved with every delivery.
     connection: Option<Box<PolledConnection>>,
@@ -60,19 +61,27 @@ pub(super) struct RequestSender {
 
 /// All connections to receivers. Clones share one pool.
 #[derive(Debug, Clone)]
-pub(super) struct ConnectionPool {
+pub(in crate::courier) struct ConnectionPool {
     state: Arc<Mutex<ConnectionPoolState>>,
     clock: Arc<SystemClock>,
     telemetry: Telemetry,
 }
 
-/// What a delivery gets from the pool.
+/// What a delivery gets from the pool: the right to use one connection of its key.
 #[derive(Debug)]
-pub(super) enum Checkout {
-    /// An idle connection.
-    Reused(WebhookConnection),
-    /// The right to open a connection.
-    New(InUseGuard),
+pub(in crate::courier) struct Checkout {
+    pub(in crate::courier) in_use: InUseGuard,
+    /// An idle connection; `None` if one is to be opened.
+    pub(in crate::courier) idle: Option<OpenConnection>,
+}
+
+/// An open connection. Those of a key are all of one kind.
+#[derive(Debug)]
+pub(in crate::courier) enum OpenConnection {
+    /// To a webhook.
+    Webhook(RequestSender),
+    /// To a gRPC server.
+    Grpc(CallSender),
 }
 
 /// Why a request has no answer.
@@ -96,11 +105,11 @@ pub(super) struct WebhookConnection {
 /// Counts one connection of a key as open and in use until dropped. Its connection is closed by
 /// then, or is in `idle`.
 #[derive(Debug)]
-pub(super) struct InUseGuard {
+pub(in crate::courier) struct InUseGuard {
     pool: ConnectionPool,
     key: ShareKey,
     /// The connection, if it can be used again, and since when it is idle.
-    idle: Option<(RequestSender, Timestamp)>,
+    idle: Option<(OpenConnection, Timestamp)>,
 }
 
 #[derive(Debug)]
@@ -122,7 +131,25 @@ struct ConnectionPoolState {
 struct IdleConnection {
     number: u64,
     since: Timestamp,
-    sender: RequestSender,
+    connection: OpenConnection,
+}
+
+impl OpenConnection {
+    /// Returns whether the connection has not ended. Notices it if the receiver has closed it.
+    fn check_open(&mut self) -> bool {
+        match self {
+            Self::Webhook(sender) => sender.check_open(),
+            Self::Grpc(sender) => sender.check_open(),
+        }
+    }
+
+    /// Waits until another request can be sent. Returns whether one can.
+    async fn ready(&mut self) -> bool {
+        match self {
+            Self::Webhook(sender) => sender.ready().await,
+            Self::Grpc(sender) => sender.ready().await,
+        }
+    }
 }
 
 impl RequestSender {
@@ -173,8 +200,8 @@ impl RequestSender {
 }
 
 /// Polls a connection while `work` waits for it.
-async fn drive<T>(
-    connection: &mut Option<Box<PolledConnection>>,
+pub(super) async fn drive<C: Future + Unpin, T>(
+    connection: &mut Option<Box<C>>,
     work: impl Future<Output = T>,
 ) -> T {
     let mut work = pin!(work);
@@ -188,7 +215,10 @@ async fn drive<T>(
     .await
 }
 
-fn poll_connection(connection: &mut Option<Box<PolledConnection>>, context: &mut Context<'_>) {
+pub(super) fn poll_connection<C: Future + Unpin>(
+    connection: &mut Option<Box<C>>,
+    context: &mut Context<'_>,
+) {
     // An error also reaches the request that waits for its answer.
     if connection.as_mut().is_some_and(|open| Pin::new(open).poll(context).is_ready()) {
         *connection = None;
@@ -214,10 +244,11 @@ impl ConnectionPool {
 
     /// Waits for a connection of this key, or for the right to open one. Nothing is lost if the
     /// future is dropped.
-    pub(super) async fn checkout(&self, key: &ShareKey) -> Checkout {
-        if let Some(sender) = self.change(|state| state.take_at_once(key)) {
+    pub(in crate::courier) async fn checkout(&self, key: &ShareKey) -> Checkout {
+        let idle = self.change(|state| state.take_at_once(key));
+        if idle.is_some() {
             let in_use = InUseGuard { pool: self.clone(), key: key.clone(), idle: None };
-            return Checkout::Reused(WebhookConnection { sender, in_use });
+            return Checkout { in_use, idle };
         }
         loop {
             let (sender, mut receiver) = oneshot::channel();
@@ -258,11 +289,7 @@ impl ConnectionPool {
         // Sent without the lock: if the receiver is gone, dropping the checkout takes the lock.
         while let Some((waiter, key, idle)) = next {
             let in_use = InUseGuard { pool: self.clone(), key, idle: None };
-            let checkout = match idle {
-                Some(sender) => Checkout::Reused(WebhookConnection { sender, in_use }),
-                None => Checkout::New(in_use),
-            };
-            drop(waiter.send(checkout));
+            drop(waiter.send(Checkout { in_use, idle }));
             next = self.change(ConnectionPoolState::next);
         }
     }
@@ -297,15 +324,22 @@ impl WebhookConnection {
     }
 
     /// Returns the connection to the pool, if it can be used again.
-    pub(super) async fn keep(mut self) {
+    pub(super) async fn keep(self) {
+        let Self { sender, in_use } = self;
+        in_use.keep(OpenConnection::Webhook(sender)).await;
+    }
+}
+
+impl InUseGuard {
+    /// Returns a connection to the pool, if it can be used again.
+    pub(in crate::courier) async fn keep(mut self, mut connection: OpenConnection) {
         // A receiver may have answered before it has read the whole request; do not wait for that.
-        let ready = timeout(READY_MAX, self.sender.ready()).await;
+        let ready = timeout(READY_MAX, connection.ready()).await;
         if !matches!(ready, Ok(true)) {
             return;
         }
-        let Self { sender, mut in_use } = self;
-        let now = in_use.pool.clock.machine_now();
-        in_use.idle = Some((sender, now));
+        let now = self.pool.clock.machine_now();
+        self.idle = Some((connection, now));
     }
 }
 
@@ -314,7 +348,7 @@ impl Drop for InUseGuard {
         let (key, idle) = (&self.key, self.idle.take());
         self.pool.serve_waiting(|state| {
             match idle {
-                Some((sender, since)) => state.keep_idle(key, sender, since),
+                Some((connection, since)) => state.keep_idle(key, connection, since),
                 None => state.open -= 1,
             }
             state.queue.release(key);
@@ -325,41 +359,41 @@ impl Drop for InUseGuard {
 impl ConnectionPoolState {
     /// Returns the next waiting delivery with an idle connection of its key, or with `None` if it
     /// may open one. Counts the connection as in use, and a new one as open.
-    fn next(&mut self) -> Option<(oneshot::Sender<Checkout>, ShareKey, Option<RequestSender>)> {
+    fn next(&mut self) -> Option<(oneshot::Sender<Checkout>, ShareKey, Option<OpenConnection>)> {
         let key = self.queue.next()?;
-        let sender = self.take_idle(&key);
-        if sender.is_none() && self.open >= self.connections_max {
+        let idle = self.take_idle(&key);
+        if idle.is_none() && self.open >= self.connections_max {
             self.close_oldest()?;
         }
         let waiter = self.queue.take(&key)?;
-        self.open += usize::from(sender.is_none());
-        Some((waiter, key, sender))
+        self.open += usize::from(idle.is_none());
+        Some((waiter, key, idle))
     }
 
     /// Takes an idle connection of a key for a delivery that does not have to wait.
-    fn take_at_once(&mut self, key: &ShareKey) -> Option<RequestSender> {
+    fn take_at_once(&mut self, key: &ShareKey) -> Option<OpenConnection> {
         let has_idle = self.idle_of.contains_key(key);
         (has_idle && self.queue.try_take(key)).then(|| self.take_idle(key)).flatten()
     }
 
     /// Takes the idle connection that was used last, so that the others age and are closed.
-    fn take_idle(&mut self, key: &ShareKey) -> Option<RequestSender> {
+    fn take_idle(&mut self, key: &ShareKey) -> Option<OpenConnection> {
         let idle = self.idle_of.get_mut(key)?;
         let taken = idle.pop_back();
         if idle.is_empty() {
             self.idle_of.remove(key);
         }
-        let IdleConnection { number, sender, .. } = taken?;
+        let IdleConnection { number, connection, .. } = taken?;
         self.idle.remove(&number);
-        Some(sender)
+        Some(connection)
     }
 
-    fn keep_idle(&mut self, key: &ShareKey, sender: RequestSender, since: Timestamp) {
+    fn keep_idle(&mut self, key: &ShareKey, connection: OpenConnection, since: Timestamp) {
         self.last_number += 1;
         let number = self.last_number;
         let idle = self.idle_of.entry(key.clone()).or_default();
         if idle.len() < IDLE_CONNECTIONS_MAX {
-            idle.push_back(IdleConnection { number, since, sender });
+            idle.push_back(IdleConnection { number, since, connection });
             self.idle.insert(number, key.clone());
         } else {
             self.open -= 1;
@@ -373,7 +407,7 @@ impl ConnectionPoolState {
         let numbers = &mut self.idle;
         self.idle_of.retain(|_, idle| {
             idle.retain_mut(|idle| {
-                let keep = now.since(idle.since) < IDLE_MAX && idle.sender.check_open();
+                let keep = now.since(idle.since) < IDLE_MAX && idle.connection.check_open();
                 if !keep {
                     numbers.remove(&idle.number);
                 }

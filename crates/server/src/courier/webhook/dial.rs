@@ -37,8 +37,13 @@ const CONNECT_MAX: Duration = Duration::from_secs(5);
 /// How long it may take until a connection can be used, including TLS.
 const READY_MAX: Duration = Duration::from_secs(15);
 
-pub(super) type BoxError = Box<dyn std::error::Error + Send + Sync>;
+pub(in crate::courier) type BoxError = Box<dyn std::error::Error + Send + Sync>;
+/// A connection that was opened.
+type Dialled = Result<MaybeHttpsStream<TokioIo<TcpStream>>, BoxError>;
 type Dialling<T, E> = Pin<Box<dyn Future<Output = Result<T, E>> + Send>>;
+
+/// HTTP/2 as servers name it in TLS.
+const HTTP2: &[u8] = b"h2";
 
 /// Why there is no connection.
 #[derive(Debug, thiserror::Error)]
@@ -59,6 +64,8 @@ pub(crate) enum DialError {
     ConnectSlow,
     #[error("TLS took too long")]
     TlsSlow,
+    #[error("the server does not offer HTTP/2 (ALPN h2)")]
+    NoHttp2,
 }
 
 /// Opens connections, including TLS, within [`READY_MAX`].
@@ -67,11 +74,13 @@ pub(crate) struct Dialler {
     guard: Guard,
     lookups: Shares,
     tls: Arc<ClientConfig>,
+    /// Asks for HTTP/2.
+    tls_of_calls: Arc<ClientConfig>,
 }
 
 /// The permit to look up the host of a URL; without one if the URL has an address.
 #[derive(Debug)]
-pub(super) struct LookupPermit(
+pub(in crate::courier) struct LookupPermit(
     #[expect(dead_code, reason = "held until it is dropped")] Option<SharePermit>,
 );
 
@@ -79,11 +88,18 @@ impl Dialler {
     /// Trusts these certificate authorities and the public ones.
     pub(crate) fn new(guard: Guard, authorities: &Authorities) -> Self {
         let lookups = Shares::new(LOOKUPS_MAX);
-        Self { guard, lookups, tls: Arc::new(authorities.client()) }
+        let tls = authorities.client();
+        let mut tls_of_calls = tls.clone();
+        tls_of_calls.alpn_protocols = vec![HTTP2.to_vec()];
+        Self { guard, lookups, tls: Arc::new(tls), tls_of_calls: Arc::new(tls_of_calls) }
     }
 
     /// Waits until the host of a URL may be looked up.
-    pub(super) async fn lookup_permit(&self, namespace: &Namespace, uri: &Uri) -> LookupPermit {
+    pub(in crate::courier) async fn lookup_permit(
+        &self,
+        namespace: &Namespace,
+        uri: &Uri,
+    ) -> LookupPermit {
         let name = host_and_port(uri).map(|(host, _)| host);
         match name.filter(|host| host.parse::<IpAddr>().is_err()) {
             Some(name) => {
@@ -94,14 +110,29 @@ impl Dialler {
         }
     }
 
-    /// Opens a connection.
-    pub(super) async fn dial(
+    /// Opens a connection for HTTP/1.1.
+    pub(super) async fn dial(&self, uri: &Uri, permit: LookupPermit) -> Dialled {
+        self.dial_with(&self.tls, uri, permit).await
+    }
+
+    /// Opens a connection for HTTP/2. Without TLS, the server is taken to know it.
+    pub(in crate::courier) async fn dial_for_calls(
         &self,
         uri: &Uri,
         permit: LookupPermit,
-    ) -> Result<MaybeHttpsStream<TokioIo<TcpStream>>, BoxError> {
+    ) -> Dialled {
+        let stream = self.dial_with(&self.tls_of_calls, uri, permit).await?;
+        if let MaybeHttpsStream::Https(tls) = &stream
+            && tls.inner().get_ref().1.alpn_protocol() != Some(HTTP2)
+        {
+            return Err(DialError::NoHttp2.into());
+        }
+        Ok(stream)
+    }
+
+    async fn dial_with(&self, tls: &Arc<ClientConfig>, uri: &Uri, permit: LookupPermit) -> Dialled {
         let tcp = TcpDialler { guard: self.guard.clone(), permit: Some(permit) };
-        let dialling = HttpsConnector::from((tcp, Arc::clone(&self.tls))).call(uri.clone());
+        let dialling = HttpsConnector::from((tcp, Arc::clone(tls))).call(uri.clone());
         timeout(READY_MAX, dialling).await.unwrap_or_else(|_| Err(DialError::TlsSlow.into()))
     }
 }

@@ -20,7 +20,7 @@ use crate::clock::SystemClock;
 
 /// Decides whether the delivery on a connection may still be sent. Clones share one state.
 #[derive(Debug, Clone)]
-pub(super) struct SendGate {
+pub(in crate::courier) struct SendGate {
     state: Arc<Mutex<GateState>>,
     clock: Arc<SystemClock>,
 }
@@ -36,7 +36,7 @@ enum GateState {
 }
 
 impl SendGate {
-    pub(super) fn new(clock: Arc<SystemClock>) -> Self {
+    pub(in crate::courier) fn new(clock: Arc<SystemClock>) -> Self {
         Self { state: Arc::new(Mutex::new(GateState::Open)), clock }
     }
 
@@ -53,7 +53,13 @@ impl SendGate {
         }
     }
 
-    fn check(&self) -> io::Result<()> {
+    /// Returns whether nothing of the last delivery has left.
+    pub(super) fn is_closed(&self) -> bool {
+        !matches!(*self.state(), GateState::Open)
+    }
+
+    /// Asks whether the next byte may be written.
+    pub(super) fn check(&self) -> io::Result<()> {
         let mut state = self.state();
         if let GateState::Closed(permit) = &*state
             && let Err(why) = permit.send(self.clock.now())
@@ -66,7 +72,8 @@ impl SendGate {
         }
     }
 
-    fn open(&self) {
+    /// Notes that the first byte of a delivery has left.
+    pub(super) fn open(&self) {
         *self.state() = GateState::Open;
     }
 

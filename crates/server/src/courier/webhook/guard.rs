@@ -164,6 +164,7 @@ impl Guard {
     ) -> Result<(), Invalid> {
         match target {
             Target::Http(http) => self.check_webhook(&format!("{field}.http.url"), http),
+            Target::Grpc(grpc) => self.check_url(&format!("{field}.grpc.url"), grpc.url()),
             Target::Sink(sink) => {
                 let named = |invalid: Invalid| invalid.within(field);
                 self.connections.check(namespace, sink).map_err(named)
@@ -172,11 +173,16 @@ impl Guard {
         }
     }
 
-    /// Checks the address of a webhook whose URL is `field` of the request. A host name is checked
-    /// only when it is called, because its addresses may change until then.
+    /// Checks the address of a webhook whose URL is `field` of the request.
     pub(crate) fn check_webhook(&self, field: &str, http: &HttpTarget) -> Result<(), Invalid> {
+        self.check_url(field, http.url())
+    }
+
+    /// Checks the address of a URL that is `field` of the request. A host name is checked only when
+    /// it is called, because its addresses may change until then.
+    fn check_url(&self, field: &str, url: &str) -> Result<(), Invalid> {
         let bad_url = |problem: &str| Invalid::new(field, problem);
-        let uri: http::Uri = http.url().parse().map_err(|_| bad_url("must be a URL"))?;
+        let uri: http::Uri = url.parse().map_err(|_| bad_url("must be a URL"))?;
         let Some((host, port)) = host_and_port(&uri) else {
             return Err(bad_url("must name a host"));
         };

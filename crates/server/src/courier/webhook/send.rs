@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HOST, USER_AGENT};
-use http::{HeaderName, HeaderValue, Request, Response, Uri};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, Uri};
 use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
@@ -26,7 +26,8 @@ use tokio::time::timeout;
 
 use super::answer::{BODY_BYTES_MAX, WebhookResponse};
 use super::connections::{
-    Checkout, ConnectionPool, InUseGuard, RequestSender, Unanswered, WebhookConnection,
+    Checkout, ConnectionPool, InUseGuard, OpenConnection, RequestSender, Unanswered,
+    WebhookConnection,
 };
 use super::dial::{BoxError, DialError, Dialler, LookupPermit};
 use super::gate::{GatedStream, SendGate};
@@ -41,7 +42,7 @@ const WEBHOOK_ID: HeaderName = HeaderName::from_static("webhook-id");
 const WEBHOOK_TIMESTAMP: HeaderName = HeaderName::from_static("webhook-timestamp");
 const WEBHOOK_SIGNATURE: HeaderName = HeaderName::from_static("webhook-signature");
 const PUNCTUAL_NAMESPACE: HeaderName = HeaderName::from_static("punctual-namespace");
-const PUNCTUAL_KEY: HeaderName = HeaderName::from_static("punctual-key");
+pub(in crate::courier) const PUNCTUAL_KEY: HeaderName = HeaderName::from_static("punctual-key");
 const PUNCTUAL_OCCASION: HeaderName = HeaderName::from_static("punctual-occasion");
 const PUNCTUAL_ATTEMPT: HeaderName = HeaderName::from_static("punctual-attempt");
 const PUNCTUAL_FIRE_AT: HeaderName = HeaderName::from_static("punctual-fire-at");
@@ -50,19 +51,25 @@ const PUNCTUAL_VERSION: HeaderName = HeaderName::from_static("punctual-version")
 const PUNCTUAL_CALLBACK_OF: HeaderName = HeaderName::from_static("punctual-callback-of");
 /// Headers that a request has in addition to those of its task.
 const OUR_HEADERS_MAX: usize = 14;
-const AGENT: HeaderValue =
+pub(in crate::courier) const AGENT: HeaderValue =
     HeaderValue::from_static(concat!("punctual/", env!("CARGO_PKG_VERSION")));
 
 /// Carries deliveries to webhooks over a pool of connections.
 #[derive(Debug)]
 pub(crate) struct HttpCourier {
-    dialler: Dialler,
-    pool: ConnectionPool,
-    signer: Signer,
+    parts: Arc<HttpParts>,
+}
+
+/// What the couriers of webhooks and of gRPC methods share. Both use one pool.
+#[derive(Debug)]
+pub(in crate::courier) struct HttpParts {
+    pub(in crate::courier) dialler: Dialler,
+    pub(in crate::courier) pool: ConnectionPool,
+    pub(in crate::courier) signer: Signer,
     /// Bytes of each answer that are kept.
-    answer_bytes: usize,
-    clock: Arc<SystemClock>,
-    telemetry: Telemetry,
+    pub(in crate::courier) answer_bytes: usize,
+    pub(in crate::courier) clock: Arc<SystemClock>,
+    pub(in crate::courier) telemetry: Telemetry,
     stop: StopSignal,
 }
 
@@ -78,29 +85,34 @@ impl HttpCourier {
         let pool = ConnectionPool::new(connections_max, Arc::clone(&clock), telemetry.clone());
         pool.watch();
         let stop = StopSignal::new();
-        Self { dialler, pool, signer, answer_bytes, clock, telemetry, stop }
+        let parts = HttpParts { dialler, pool, signer, answer_bytes, clock, telemetry, stop };
+        Self { parts: Arc::new(parts) }
+    }
+
+    /// What the courier of gRPC methods shares with this one.
+    pub(in crate::courier) fn parts(&self) -> Arc<HttpParts> {
+        Arc::clone(&self.parts)
     }
 
     /// Sends one delivery and sets its `fired_at`. Returns its result; `None` if it counts as not
     /// sent.
     pub(crate) async fn deliver(&self, delivery: &mut Delivery) -> Option<AttemptResult> {
         let (permit, guarantee) = (delivery.permit.clone(), delivery.definition.guarantee);
-        let fire_id = delivery.fire_id;
+        let (fire_id, stop) = (delivery.fire_id, &self.parts.stop);
         let sending = self.send(delivery);
-        let result = self.stop.unless_stopped(fire_id, permit, guarantee, sending).await?;
-        log_failure(delivery, &result);
-        self.telemetry.attempt(delivery, &result.outcome, self.clock.now());
+        let result = stop.unless_stopped(fire_id, permit, guarantee, sending).await?;
+        self.parts.note(delivery, &result);
         Some(result)
     }
 
-    /// Returns whether no delivery is in flight.
+    /// Returns whether no delivery to a webhook or a gRPC method is in flight.
     pub(crate) fn is_idle(&self) -> bool {
-        self.stop.is_idle()
+        self.parts.stop.is_idle()
     }
 
     /// Stops waiting for answers. Returns how many deliveries were in flight.
     pub(crate) fn give_up(&self) -> usize {
-        self.stop.give_up()
+        self.parts.stop.give_up()
     }
 
     /// Returns `None` if the owner does not allow it to be sent any more.
@@ -113,13 +125,17 @@ impl HttpCourier {
             Ok(uri) => uri,
             Err(error) => return Some(refused(&error).into()),
         };
-        let key = ShareKey::part(definition.namespace.clone(), target.origin());
+        let (parts, origin) = (&*self.parts, target.origin());
+        let key = ShareKey::part(definition.namespace.clone(), origin);
         loop {
-            let connection = match self.pool.checkout(&key).await {
-                Checkout::Reused(connection) => OpenOrNew::Open(connection),
-                Checkout::New(in_use) => {
-                    let _waits = self.telemetry.webhook_lookup_waits();
-                    let lookup = self.dialler.lookup_permit(&definition.namespace, &uri);
+            let Checkout { in_use, idle } = parts.pool.checkout(&key).await;
+            let connection = match idle {
+                Some(OpenConnection::Webhook(sender)) => {
+                    OpenOrNew::Open(WebhookConnection::new(sender, in_use))
+                }
+                Some(OpenConnection::Grpc(_)) | None => {
+                    let _waits = parts.telemetry.webhook_lookup_waits();
+                    let lookup = parts.dialler.lookup_permit(&definition.namespace, &uri);
                     // Boxed, because most deliveries find an open connection.
                     let lookup = Box::pin(lookup).await;
                     OpenOrNew::New(in_use, lookup)
@@ -130,7 +146,7 @@ impl HttpCourier {
             let attempt = async {
                 let attempt = self.attempt(delivery, target, &uri, connection);
                 let (connection, response) = attempt.await?;
-                let response = WebhookResponse::new(response, target.rules(), self.answer_bytes);
+                let response = WebhookResponse::new(response, target.rules(), parts.answer_bytes);
                 let (connection, response) = answered.insert((connection, response));
                 connection.drive(response.read()).await;
                 Ok(())
@@ -175,7 +191,8 @@ impl HttpCourier {
         uri: &Uri,
         connection: OpenOrNew,
     ) -> Result<(WebhookConnection, Response<Incoming>), AttemptError> {
-        delivery.fired_at = self.clock.now();
+        let HttpParts { clock, signer, .. } = &*self.parts;
+        delivery.fired_at = clock.now();
         delivery.permit.check(delivery.fired_at).map_err(AttemptError::NotSendable)?;
         let mut connection = match connection {
             OpenOrNew::Open(connection) => connection,
@@ -185,9 +202,8 @@ impl HttpCourier {
                 Box::pin(connecting).await.map_err(AttemptError::Dial)?
             }
         };
-        delivery.fired_at = self.clock.now();
-        let request =
-            request(delivery, target, uri, &self.signer).map_err(AttemptError::Request)?;
+        delivery.fired_at = clock.now();
+        let request = request(delivery, target, uri, signer).map_err(AttemptError::Request)?;
         let answer = connection.sender.send(request, &delivery.permit).await;
         Ok((connection, answer.map_err(AttemptError::Unanswered)?))
     }
@@ -198,12 +214,25 @@ impl HttpCourier {
         in_use: InUseGuard,
         lookup: LookupPermit,
     ) -> Result<WebhookConnection, BoxError> {
-        let stream = self.dialler.dial(uri, lookup).await?;
-        let gate = SendGate::new(Arc::clone(&self.clock));
+        let stream = self.parts.dialler.dial(uri, lookup).await?;
+        let gate = SendGate::new(Arc::clone(&self.parts.clock));
         let stream = GatedStream::new(stream, gate.clone());
         let (requests, connection) =
             http1::Builder::new().max_buf_size(BODY_BYTES_MAX).handshake(stream).await?;
         Ok(WebhookConnection::new(RequestSender::new(requests, connection, gate), in_use))
+    }
+}
+
+impl HttpParts {
+    /// The signal that ends deliveries in flight.
+    pub(in crate::courier) const fn stop(&self) -> &StopSignal {
+        &self.stop
+    }
+
+    /// Notes that an attempt has ended.
+    pub(in crate::courier) fn note(&self, delivery: &Delivery, result: &AttemptResult) {
+        log_failure(delivery, result);
+        self.telemetry.attempt(delivery, &result.outcome, self.clock.now());
     }
 }
 
@@ -236,7 +265,7 @@ enum AttemptError {
 }
 
 /// Returns the value of the header `host`: the port is part of it unless it is the default.
-fn host_of(uri: &Uri) -> Result<HeaderValue, BoxError> {
+pub(in crate::courier) fn host_of(uri: &Uri) -> Result<HeaderValue, BoxError> {
     let authority = uri.authority().ok_or("the URL names no host")?;
     let is_default = matches!(
         (uri.scheme_str(), authority.port_u16()),
@@ -256,6 +285,34 @@ fn origin_form(uri: &Uri) -> Result<Uri, BoxError> {
         Some(path) if path.as_str().starts_with('?') => Ok(format!("/{}", path.as_str()).parse()?),
         _ => Ok(Uri::default()),
     }
+}
+
+/// Adds the headers that tell the receiver about the delivery, except for the key of its task.
+pub(in crate::courier) fn put_headers(
+    headers: &mut HeaderMap,
+    delivery: &Delivery,
+    signer: &Signer,
+    body: &[u8],
+) -> Result<(), BoxError> {
+    let task = &delivery.definition;
+    let (id, timestamp) = (delivery.fire_id.to_string(), delivery.fired_at.as_millis() / 1000);
+    let namespace = task.namespace.of_caller();
+    if let Some(signature) = signer.sign(&namespace, &id, timestamp, body) {
+        headers.insert(WEBHOOK_SIGNATURE, signature);
+    }
+    headers.insert(WEBHOOK_ID, id.try_into()?);
+    headers.insert(WEBHOOK_TIMESTAMP, timestamp.into());
+    headers.insert(PUNCTUAL_NAMESPACE, namespace.as_str().try_into()?);
+    let occasion = HeaderValue::from_static(occasion_name(delivery.occasion));
+    headers.insert(PUNCTUAL_OCCASION, occasion);
+    headers.insert(PUNCTUAL_ATTEMPT, delivery.attempt.get().into());
+    headers.insert(PUNCTUAL_FIRE_AT, delivery.fire_at.to_string().try_into()?);
+    headers.insert(PUNCTUAL_LAG_MS, lag_millis(delivery).into());
+    headers.insert(PUNCTUAL_VERSION, delivery.version.get().into());
+    if let Some(fire_id) = task.callback_of {
+        headers.insert(PUNCTUAL_CALLBACK_OF, fire_id.to_string().try_into()?);
+    }
+    Ok(())
 }
 
 /// Builds the request. Our headers are set last, so that a task cannot forge them.
@@ -280,25 +337,9 @@ fn request(
         let (name, value) = (HeaderName::try_from(name)?, HeaderValue::try_from(value)?);
         headers.insert(name, value);
     }
-    let (id, timestamp) = (delivery.fire_id.to_string(), delivery.fired_at.as_millis() / 1000);
-    let namespace = task.namespace.of_caller();
-    if let Some(signature) = signer.sign(&namespace, &id, timestamp, &body) {
-        headers.insert(WEBHOOK_SIGNATURE, signature);
-    }
-    headers.insert(WEBHOOK_ID, id.try_into()?);
-    headers.insert(WEBHOOK_TIMESTAMP, timestamp.into());
-    headers.insert(PUNCTUAL_NAMESPACE, namespace.as_str().try_into()?);
-    let occasion = HeaderValue::from_static(occasion_name(delivery.occasion));
-    headers.insert(PUNCTUAL_OCCASION, occasion);
-    headers.insert(PUNCTUAL_ATTEMPT, delivery.attempt.get().into());
-    headers.insert(PUNCTUAL_FIRE_AT, delivery.fire_at.to_string().try_into()?);
-    headers.insert(PUNCTUAL_LAG_MS, lag_millis(delivery).into());
-    headers.insert(PUNCTUAL_VERSION, delivery.version.get().into());
+    put_headers(headers, delivery, signer, &body)?;
     if let Some(key) = &task.key {
         headers.insert(PUNCTUAL_KEY, HeaderValue::from_bytes(key.as_str().as_bytes())?);
-    }
-    if let Some(fire_id) = task.callback_of {
-        headers.insert(PUNCTUAL_CALLBACK_OF, fire_id.to_string().try_into()?);
     }
     if let Some(content_type) = payload.content_type()
         && !body.is_empty()
@@ -320,7 +361,7 @@ fn lag_millis(delivery: &Delivery) -> u64 {
 }
 
 /// Returns the outcome for a request without an answer.
-fn outcome_of_failure(error: &(dyn Error + 'static)) -> Outcome {
+pub(in crate::courier) fn outcome_of_failure(error: &(dyn Error + 'static)) -> Outcome {
     use rustls::CertificateError::{BadSignature, UnknownIssuer};
     let mut cause = error;
     loop {
