@@ -1,23 +1,21 @@
 //! Connections of the configuration: sinks that take deliveries, and sources that bring tasks.
 //!
-//! [`settings`] reads connections and sources; [`Connections`] decides which namespace may use which.
-//! A [`SinkCourier`] carries deliveries over the sessions of each connection; a [`Sink`] opens them,
-//! one kind of system per file or folder (`sql`, `amqp`, `mqtt`, `nats`, `redis_stream`, `kafka`);
-//! `message` is what those that take messages have in common. A source takes commands from another system and gives
-//! them to an [`Intake`] (`outbox`: the rows of a table; `source`: messages). The server composes all of it.
+//! [`settings`] reads connections and sources; [`Connections`] decides which namespace may use
+//! which. A [`SinkCourier`] carries deliveries over the sessions of each connection; a [`Sink`]
+//! opens them, one kind of system per file or folder (`sql`, `amqp`, `mqtt`, `nats`,
+//! `redis_stream`, `kafka`); `message` is what those that take messages have in common. A source
+//! takes commands from another system and gives them to an [`Intake`] (`outbox`: the rows of a
+//! table; `source`: messages). The server composes all of it.
 
 #[cfg(feature = "amqp")]
 mod amqp;
-#[allow(dead_code, reason = "for kinds of systems that are not complete")]
 mod connection;
 mod connection_settings;
 mod courier;
-#[allow(dead_code, reason = "for kinds of systems that are not complete")]
 mod endpoint;
 #[cfg(feature = "kafka")]
 mod kafka;
 mod line;
-#[allow(dead_code, reason = "for kinds of systems that are not complete")]
 mod message;
 #[cfg(feature = "mqtt")]
 mod mqtt;

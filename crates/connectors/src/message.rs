@@ -16,7 +16,7 @@ use crate::sink::failed;
 const CLOUDEVENTS_VERSION: &str = "1.0";
 /// The type of the events.
 const CLOUDEVENTS_TYPE: &str = "dev.punctual.fire";
-/// Headers that a message has besides those of its task, at most.
+/// Headers that Punctual itself gives a message, at most.
 const OUR_HEADERS_MAX: usize = 22;
 
 /// A header: name and value.

@@ -4,6 +4,8 @@
 //! to its system only those that are durable or rejected. The rest it gives again later, under the
 //! same ids, so a command that was applied without the confirmation makes no second task.
 
+#[cfg(feature = "amqp")]
+mod amqp;
 mod identity;
 mod in_order;
 mod key_template;
@@ -36,6 +38,8 @@ pub use state::{SourceState, SourceStatus};
 /// What opens sessions with the system of a source.
 fn open_by(settings: &MessageSourceSettings, reader: &str) -> Box<dyn MessageSource> {
     match settings.system {
+        #[cfg(feature = "amqp")]
+        MessageSystem::Amqp => Box::new(amqp::AmqpQueueSource::new(settings)),
         #[cfg(feature = "redis-stream")]
         MessageSystem::RedisStream => Box::new(redis::RedisStreamSource::new(settings, reader)),
         _ => Box::new(NotBuilt(settings.system.field())),

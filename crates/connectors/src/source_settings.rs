@@ -78,6 +78,7 @@ pub struct OutboxSettings {
 /// A topic, queue, subject or stream whose messages are commands, checked.
 #[derive(Debug, Clone)]
 pub struct MessageSourceSettings {
+    pub(crate) connection: ConnectionName,
     pub(crate) system: MessageSystem,
     pub(crate) link: MessageLink,
     /// The topic, queue, subject or stream.
@@ -223,6 +224,7 @@ impl SourceReader<'_> {
             return Err(self.error("batch", "must be at most 32767 with MQTT"));
         }
         Ok(MessageSourceSettings {
+            connection: self.connection.name.clone(),
             system,
             link: link.clone(),
             mapping: self.mapping(system, &from, verb)?,

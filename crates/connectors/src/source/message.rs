@@ -24,6 +24,8 @@ pub struct SourceMessage {
     /// Tells it from all other messages of its source, and is the same whenever the system gives
     /// the message again, if the system has such a thing (ADR 0042).
     pub position: String,
+    /// What the session knows it by.
+    pub handle: u64,
     /// Headers, properties or fields, in their order.
     pub headers: Vec<(String, String)>,
     /// The body.
@@ -46,8 +48,7 @@ impl SourceMessage {
         problem: &'a str,
     ) -> impl Iterator<Item = (&'a str, &'a str)> {
         let own = self.headers.iter().map(|(name, value)| (name.as_str(), value.as_str()));
-        let problem = &problem[..problem.floor_char_boundary(PROBLEM_BYTES_MAX)];
-        let others = [(PROBLEM, problem), (ORIGIN, self.place.as_str())];
+        let others = [(PROBLEM, short_problem(problem)), (ORIGIN, self.place.as_str())];
         // Those of a message that was rejected before are replaced.
         own.filter(|(name, _)| *name != PROBLEM && *name != ORIGIN).chain(others)
     }
@@ -57,4 +58,9 @@ impl SourceMessage {
         let headers = self.headers.iter().map(|(name, value)| name.len() + value.len());
         self.body.len() + self.place.len() + headers.sum::<usize>()
     }
+}
+
+/// The problem document, cut to what fits a header.
+pub(crate) fn short_problem(problem: &str) -> &str {
+    &problem[..problem.floor_char_boundary(PROBLEM_BYTES_MAX)]
 }
