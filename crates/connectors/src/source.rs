@@ -11,6 +11,8 @@ mod in_order;
 mod key_template;
 mod mapping;
 mod message;
+#[cfg(feature = "mqtt")]
+mod mqtt;
 mod pattern;
 mod reader;
 #[cfg(feature = "redis-stream")]
@@ -40,6 +42,8 @@ fn open_by(settings: &MessageSourceSettings, reader: &str) -> Box<dyn MessageSou
     match settings.system {
         #[cfg(feature = "amqp")]
         MessageSystem::Amqp => Box::new(amqp::AmqpQueueSource::new(settings)),
+        #[cfg(feature = "mqtt")]
+        MessageSystem::Mqtt => Box::new(mqtt::MqttTopicSource::new(settings, reader)),
         #[cfg(feature = "redis-stream")]
         MessageSystem::RedisStream => Box::new(redis::RedisStreamSource::new(settings, reader)),
         _ => Box::new(NotBuilt(settings.system.field())),

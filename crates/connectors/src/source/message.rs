@@ -64,3 +64,8 @@ impl SourceMessage {
 pub(crate) fn short_problem(problem: &str) -> &str {
     &problem[..problem.floor_char_boundary(PROBLEM_BYTES_MAX)]
 }
+
+/// A short name for a text that may have any characters.
+pub(crate) fn digest_start(text: &str) -> String {
+    blake3::hash(text.as_bytes()).to_hex()[..8].to_owned()
+}

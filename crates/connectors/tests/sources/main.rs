@@ -6,8 +6,13 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a failed expectation ends the test")]
 
+#[cfg(feature = "amqp")]
+mod amqp;
 mod intake;
 mod link;
+#[cfg(feature = "mqtt")]
+mod mqtt;
+#[cfg(feature = "redis-stream")]
 mod redis;
 mod suite;
 mod system;
@@ -40,4 +45,9 @@ macro_rules! conforms {
     };
 }
 
+#[cfg(feature = "amqp")]
+conforms!(on_rabbitmq, crate::amqp::RabbitmqSystem);
+#[cfg(feature = "mqtt")]
+conforms!(on_mosquitto, crate::mqtt::MosquittoSystem);
+#[cfg(feature = "redis-stream")]
 conforms!(on_redis, crate::redis::RedisSystem);

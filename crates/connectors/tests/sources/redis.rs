@@ -54,7 +54,7 @@ impl TestSystem for RedisSystem {
         }
     }
 
-    fn unconfirmed(&self) -> usize {
+    fn unconfirmed(&self, _: &[&str]) -> usize {
         let answer = self.0.cli(&["EVAL", UNCONFIRMED, "1", "commands"]);
         answer.trim().parse().unwrap_or(usize::MAX)
     }

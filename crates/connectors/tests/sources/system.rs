@@ -15,8 +15,8 @@ pub(crate) trait TestSystem: Sized {
     /// Sends messages and waits until the server has them.
     fn send(&self, messages: &[TestMessage]);
 
-    /// How many messages the server has not had confirmed.
-    fn unconfirmed(&self) -> usize;
+    /// How many messages the server has not had confirmed. None of the readers runs.
+    fn unconfirmed(&self, readers: &[&str]) -> usize;
 
     /// The problems and bodies of the rejected messages.
     fn rejected(&self) -> Vec<(String, String)>;
@@ -50,4 +50,10 @@ impl TestMessage {
         let headers = headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
         Self { headers: headers.collect(), body: body.to_owned() }
     }
+}
+
+/// Runs a conversation with a server to its end, on a thread of its own: a scenario has a runtime.
+pub(crate) fn block_on<T: Send>(conversation: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    tokio::task::block_in_place(|| runtime.block_on(conversation))
 }
