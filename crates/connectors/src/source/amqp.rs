@@ -240,10 +240,7 @@ impl MessageSession for AmqpSourceSession {
         Box::pin(self.settle_messages(ends))
     }
 
-    fn hold<'a>(
-        &'a mut self,
-        _: &'a [SourceMessage],
-    ) -> DynFuture<'a, Result<(), SessionLost>> {
+    fn hold<'a>(&'a mut self, _: &'a [SourceMessage]) -> DynFuture<'a, Result<(), SessionLost>> {
         // The server keeps them with this consumer for half an hour, and then closes the channel.
         Box::pin(std::future::ready(Ok(())))
     }

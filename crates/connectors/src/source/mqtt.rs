@@ -14,8 +14,9 @@ use std::time::Duration;
 use rumqttc::mqttbytes::QoS;
 use rumqttc::mqttbytes::v5::{Packet, PubAckReason, Publish, PublishProperties};
 use rumqttc::{
-    AckMode, AsyncClient, BrokerSessionResumePolicy, Event, EventLoop, ManualAck, MqttOptions,
-    Outgoing, PublishOptions, PublishResult,
+    AckMode, AsyncClient, Event, EventLoop, ManualAck, MqttOptions, Outgoing, PersistedAckMode,
+    PersistedSession, PublishOptions, PublishResult, SessionStore, SessionStoreError,
+    SessionStoreKey,
 };
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
@@ -73,6 +74,16 @@ struct UnackedMessage {
     is_settled: bool,
 }
 
+/// What the client side of a session has when it goes on: nothing. All that it sends is rejected
+/// messages, and one that was not confirmed is rejected again.
+#[derive(Debug)]
+struct NothingInFlight {
+    /// In seconds.
+    session_kept: u32,
+}
+
+type StoreAnswer<'a, T> = DynFuture<'a, Result<T, SessionStoreError>>;
+
 /// What the task that drives a connection has seen.
 #[derive(Debug, Clone, Default)]
 struct LinkState {
@@ -85,10 +96,11 @@ struct LinkState {
 impl MqttTopicSource {
     pub(crate) fn new(settings: &MessageSourceSettings, reader: &str) -> Self {
         let MessageSourceSettings { from, group, rejected, batch, .. } = settings;
-        let source = digest_start(&settings.name());
+        let filter = format!("$share/{group}/{from}");
+        let source = digest_start(&filter);
         Self {
             endpoint: settings.link.endpoint.clone(),
-            filter: format!("$share/{group}/{from}"),
+            filter,
             rejected: rejected.clone(),
             client_id: format!("punctual-{reader}-{source}"),
             batch: u16::try_from(*batch).unwrap_or(u16::MAX),
@@ -141,14 +153,40 @@ impl MqttTopicSource {
     fn options(&self, host: &EndpointHost) -> Result<MqttOptions, String> {
         let mut options = connection_options(&self.endpoint, host, self.client_id.clone())?;
         options.set_clean_start(false);
-        options.set_broker_session_resume_policy(BrokerSessionResumePolicy::AllowBrokerOnly);
         let kept = u32::try_from(SESSION_KEPT.as_secs()).unwrap_or(u32::MAX);
         options.set_session_expiry_interval(Some(kept));
         options.set_receive_maximum(Some(self.batch));
         options.set_max_packet_size(Some(PACKET_BYTES_MAX));
         options.set_request_channel_capacity(QUEUE_MAX);
         options.set_ack_mode(AckMode::Manual);
+        options.set_session_store(NothingInFlight { session_kept: kept });
         Ok(options)
+    }
+}
+
+impl SessionStore for NothingInFlight {
+    fn load<'a>(&'a self, key: &'a SessionStoreKey) -> StoreAnswer<'a, Option<PersistedSession>> {
+        let session = PersistedSession {
+            format_version: 1,
+            client_id: key.client_id().to_owned(),
+            clean_start: false,
+            session_expiry_interval: Some(self.session_kept),
+            outgoing_inflight_upper_limit: None,
+            ack_mode: PersistedAckMode::Manual,
+            last_pkid: 0,
+            last_puback: 0,
+            replay: Vec::new(),
+            incoming_qos2: Vec::new(),
+        };
+        Box::pin(std::future::ready(Ok(Some(session))))
+    }
+
+    fn save<'a>(&'a self, _: &'a SessionStoreKey, _: &'a PersistedSession) -> StoreAnswer<'a, ()> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn clear<'a>(&'a self, _: &'a SessionStoreKey) -> StoreAnswer<'a, ()> {
+        Box::pin(std::future::ready(Ok(())))
     }
 }
 
@@ -309,10 +347,7 @@ impl MessageSession for MqttSourceSession {
         Box::pin(self.settle_messages(ends))
     }
 
-    fn hold<'a>(
-        &'a mut self,
-        _: &'a [SourceMessage],
-    ) -> DynFuture<'a, Result<(), SessionLost>> {
+    fn hold<'a>(&'a mut self, _: &'a [SourceMessage]) -> DynFuture<'a, Result<(), SessionLost>> {
         // The server waits for acknowledgements as long as the connection is there.
         Box::pin(std::future::ready(Ok(())))
     }

@@ -1,5 +1,7 @@
 //! A queue of RabbitMQ.
 
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use lapin::options::{
     BasicGetOptions, BasicPublishOptions, ConfirmSelectOptions, QueueDeclareOptions,
 };
@@ -9,13 +11,28 @@ use punctual_test_support::RabbitmqServer;
 
 use crate::system::{TestMessage, TestSystem, block_on};
 
-const QUEUE: &str = "commands";
-
-pub(crate) struct RabbitmqSystem(RabbitmqServer);
+pub(crate) struct RabbitmqSystem {
+    server: RabbitmqServer,
+    queue: String,
+}
 
 impl RabbitmqSystem {
+    fn on(server: RabbitmqServer) -> Self {
+        let system = Self { server, queue: format!("commands-{}", free_name()) };
+        block_on(async {
+            let (_connection, channel) = system.channel().await;
+            let (queue, options) = (system.queue(), QueueDeclareOptions::durable());
+            channel.queue_declare(queue, options, FieldTable::default()).await.unwrap();
+        });
+        system
+    }
+
+    fn queue(&self) -> ShortString {
+        self.queue.clone().into()
+    }
+
     async fn channel(&self) -> (Connection, Channel) {
-        let url = format!("amqp://127.0.0.1:{}/%2f", self.0.port);
+        let url = format!("amqp://127.0.0.1:{}/%2f", self.server.port);
         let connected = Connection::connect(&url, ConnectionProperties::default()).await;
         let connection = connected.unwrap();
         let channel = connection.create_channel().await.unwrap();
@@ -26,23 +43,22 @@ impl RabbitmqSystem {
 
 impl TestSystem for RabbitmqSystem {
     fn start() -> Self {
-        let system = Self(RabbitmqServer::start());
-        block_on(async {
-            let (_connection, channel) = system.channel().await;
-            let options = QueueDeclareOptions::durable();
-            channel.queue_declare(QUEUE.into(), options, FieldTable::default()).await.unwrap();
-        });
-        system
+        Self::on(RabbitmqServer::shared())
+    }
+
+    fn start_own() -> Self {
+        Self::on(RabbitmqServer::start())
     }
 
     fn port(&self) -> u16 {
-        self.0.port
+        self.server.port
     }
 
     fn config(&self, port: u16, more: &str) -> String {
+        let queue = &self.queue;
         format!(
             "[connections.mq]\nkind = \"amqp\"\nurl = \"amqp://127.0.0.1:{port}\"\n\
-             [[sources]]\nconnection = \"mq\"\nfrom = \"{QUEUE}\"\nnamespace = \"shop\"\n{more}\n"
+             [[sources]]\nconnection = \"mq\"\nfrom = \"{queue}\"\nnamespace = \"shop\"\n{more}\n"
         )
     }
 
@@ -61,7 +77,7 @@ impl TestSystem for RabbitmqSystem {
                 let (exchange, options) = (ShortString::default(), BasicPublishOptions::default());
                 let body = message.body.as_bytes();
                 let sent =
-                    channel.basic_publish(exchange, QUEUE.into(), options, body, properties).await;
+                    channel.basic_publish(exchange, self.queue(), options, body, properties).await;
                 confirms.push(sent.unwrap());
             }
             for confirm in confirms {
@@ -74,7 +90,7 @@ impl TestSystem for RabbitmqSystem {
         block_on(async {
             let (_connection, channel) = self.channel().await;
             let options = QueueDeclareOptions::durable().passive();
-            let queue = channel.queue_declare(QUEUE.into(), options, FieldTable::default()).await;
+            let queue = channel.queue_declare(self.queue(), options, FieldTable::default()).await;
             let queue = queue.unwrap();
             assert_eq!(queue.consumer_count(), 0, "a reader runs");
             usize::try_from(queue.message_count()).unwrap()
@@ -85,7 +101,7 @@ impl TestSystem for RabbitmqSystem {
         block_on(async {
             let (_connection, channel) = self.channel().await;
             let mut rejected = Vec::new();
-            let queue = || ShortString::from(format!("{QUEUE}.rejected"));
+            let queue = || ShortString::from(format!("{}.rejected", self.queue));
             // What is not acknowledged is there again for the next look.
             while let Ok(Some(message)) =
                 channel.basic_get(queue(), BasicGetOptions::default()).await
@@ -104,7 +120,14 @@ impl TestSystem for RabbitmqSystem {
     }
 
     fn restart(&mut self) {
-        self.0.kill();
-        self.0.start_again();
+        self.server.kill();
+        self.server.start_again();
     }
+}
+
+/// A name that no other test has.
+fn free_name() -> String {
+    let process = std::process::id();
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    format!("{process}-{}", NEXT.fetch_add(1, Ordering::Relaxed))
 }

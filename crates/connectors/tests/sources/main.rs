@@ -17,13 +17,10 @@ mod redis;
 mod suite;
 mod system;
 
-use system::TestSystem;
-
 /// Makes a test of each scenario for a kind of system.
 macro_rules! conforms {
     ($kind:ident, $system:ty) => {
         mod $kind {
-            use super::TestSystem as _;
             conforms!(@ $system:
                 a_message_is_confirmed_once_it_is_durable,
                 nothing_is_taken_while_the_broker_refuses,
@@ -40,7 +37,7 @@ macro_rules! conforms {
     };
     (@ $system:ty: $($scenario:ident),+ $(,)?) => {
         $(#[test] fn $scenario() {
-            crate::suite::$scenario(&mut <$system>::start());
+            crate::suite::$scenario::<$system>();
         })+
     };
 }

@@ -85,7 +85,8 @@ async fn until(what: &str, condition: impl Fn() -> bool) {
             ticks.tick().await;
         }
     };
-    assert!(timeout(WAIT_MAX, wait).await.is_ok(), "waited too long for {what}");
+    let waited = timeout(WAIT_MAX, wait).await;
+    assert!(waited.is_ok(), "waited too long for {what}");
 }
 
 fn runtime() -> Runtime {
@@ -96,7 +97,8 @@ fn schedules(range: std::ops::Range<usize>) -> Vec<TestMessage> {
     range.map(TestMessage::schedule).collect()
 }
 
-pub(crate) fn a_message_is_confirmed_once_it_is_durable<S: TestSystem>(system: &mut S) {
+pub(crate) fn a_message_is_confirmed_once_it_is_durable<S: TestSystem>() {
+    let system = S::start();
     runtime().block_on(async {
         let intake = TestIntake::default();
         intake.die(true);
@@ -116,7 +118,8 @@ pub(crate) fn a_message_is_confirmed_once_it_is_durable<S: TestSystem>(system: &
     });
 }
 
-pub(crate) fn nothing_is_taken_while_the_broker_refuses<S: TestSystem>(system: &mut S) {
+pub(crate) fn nothing_is_taken_while_the_broker_refuses<S: TestSystem>() {
+    let system = S::start();
     runtime().block_on(async {
         let intake = TestIntake::default();
         intake.refuse(Refusal::Everything);
@@ -142,7 +145,8 @@ pub(crate) fn nothing_is_taken_while_the_broker_refuses<S: TestSystem>(system: &
     });
 }
 
-pub(crate) fn a_message_that_is_given_again_is_applied_once<S: TestSystem>(system: &mut S) {
+pub(crate) fn a_message_that_is_given_again_is_applied_once<S: TestSystem>() {
+    let system = S::start();
     runtime().block_on(async {
         let intake = TestIntake::default();
         intake.die(true);
@@ -166,9 +170,8 @@ pub(crate) fn a_message_that_is_given_again_is_applied_once<S: TestSystem>(syste
     });
 }
 
-pub(crate) fn a_poison_message_goes_aside_with_the_problem_and_blocks_nothing<S: TestSystem>(
-    system: &mut S,
-) {
+pub(crate) fn a_poison_message_goes_aside_with_the_problem_and_blocks_nothing<S: TestSystem>() {
+    let system = S::start();
     runtime().block_on(async {
         let intake = TestIntake::default();
         let config = system.config(system.port(), "");
@@ -193,7 +196,8 @@ pub(crate) fn a_poison_message_goes_aside_with_the_problem_and_blocks_nothing<S:
     });
 }
 
-pub(crate) fn commands_of_a_key_keep_their_order<S: TestSystem>(system: &mut S) {
+pub(crate) fn commands_of_a_key_keep_their_order<S: TestSystem>() {
+    let system = S::start();
     runtime().block_on(async {
         let intake = TestIntake::default();
         let config = system.config(system.port(), "batch = 7");
@@ -220,7 +224,8 @@ pub(crate) fn commands_of_a_key_keep_their_order<S: TestSystem>(system: &mut S) 
     });
 }
 
-pub(crate) fn a_message_that_waits_holds_up_its_key_only<S: TestSystem>(system: &mut S) {
+pub(crate) fn a_message_that_waits_holds_up_its_key_only<S: TestSystem>() {
+    let system = S::start();
     runtime().block_on(async {
         let intake = TestIntake::default();
         intake.refuse(Refusal::Key("stuck".to_owned()));
@@ -243,7 +248,8 @@ pub(crate) fn a_message_that_waits_holds_up_its_key_only<S: TestSystem>(system: 
     });
 }
 
-pub(crate) fn messages_come_again_when_the_server_was_killed<S: TestSystem>(system: &mut S) {
+pub(crate) fn messages_come_again_when_the_server_was_killed<S: TestSystem>() {
+    let mut system = S::start_own();
     runtime().block_on(async {
         let intake = TestIntake::default();
         let config = system.config(system.port(), "");
@@ -263,7 +269,8 @@ pub(crate) fn messages_come_again_when_the_server_was_killed<S: TestSystem>(syst
     });
 }
 
-pub(crate) fn a_link_that_is_cut_loses_nothing<S: TestSystem>(system: &mut S) {
+pub(crate) fn a_link_that_is_cut_loses_nothing<S: TestSystem>() {
+    let system = S::start();
     runtime().block_on(async {
         let intake = TestIntake::default();
         let link = TestLink::to(system.port()).await;
@@ -285,7 +292,8 @@ pub(crate) fn a_link_that_is_cut_loses_nothing<S: TestSystem>(system: &mut S) {
     });
 }
 
-pub(crate) fn readers_share_the_messages<S: TestSystem>(system: &mut S) {
+pub(crate) fn readers_share_the_messages<S: TestSystem>() {
+    let system = S::start();
     runtime().block_on(async {
         let intake = TestIntake::default();
         let config = system.config(system.port(), "batch = 10");
@@ -315,7 +323,8 @@ pub(crate) fn readers_share_the_messages<S: TestSystem>(system: &mut S) {
     });
 }
 
-pub(crate) fn a_reader_that_stops_has_confirmed_what_it_has_applied<S: TestSystem>(system: &mut S) {
+pub(crate) fn a_reader_that_stops_has_confirmed_what_it_has_applied<S: TestSystem>() {
+    let system = S::start();
     runtime().block_on(async {
         let intake = TestIntake::default();
         let config = system.config(system.port(), "batch = 20");

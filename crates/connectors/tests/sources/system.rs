@@ -2,8 +2,13 @@
 
 /// A server with one queue, topic, subject or stream.
 pub(crate) trait TestSystem: Sized {
-    /// Starts a server that has the place for messages.
+    /// A server that has a place for messages of this test alone.
     fn start() -> Self;
+
+    /// A server that no other test uses.
+    fn start_own() -> Self {
+        Self::start()
+    }
 
     /// The port that it listens on.
     fn port(&self) -> u16;
@@ -54,6 +59,8 @@ impl TestMessage {
 
 /// Runs a conversation with a server to its end, on a thread of its own: a scenario has a runtime.
 pub(crate) fn block_on<T: Send>(conversation: impl Future<Output = T>) -> T {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    tokio::task::block_in_place(|| runtime.block_on(conversation))
+    tokio::task::block_in_place(|| {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        runtime.unwrap().block_on(conversation)
+    })
 }
