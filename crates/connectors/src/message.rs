@@ -102,6 +102,7 @@ impl<'a> SinkMessage<'a> {
     }
 
     /// The headers and behind them the content type, for systems that have no field for it.
+    #[allow(dead_code, reason = "for systems that are not built in")]
     pub(crate) fn headers_with_content_type(self) -> Vec<MessageHeader<'a>> {
         let mut headers = self.headers;
         if let Some(content_type) = self.content_type {

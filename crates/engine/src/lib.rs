@@ -67,5 +67,5 @@ pub use ownership::in_flight::{HAND_OVER_WAIT, InFlight, OrphanReport, StoredAs}
 pub use ownership::lease::LeaseEnd;
 pub use ownership::recover::{Ownership, take};
 pub use shell::failure::OwnerFailure;
-pub use shell::message::{OrphanReports, Reports};
+pub use shell::message::{CollectedReports, OrphanReports, Reports};
 pub use shell::thread::spawn;

@@ -64,7 +64,9 @@ pub enum LogFormat {
 /// `info,punctual_engine=debug`; the default is `info`.
 pub fn start_log(format: LogFormat) {
     let wanted = std::env::var("RUST_LOG").ok().and_then(|levels| levels.parse().ok());
-    let filter = wanted.unwrap_or_else(|| Targets::new().with_default(LevelFilter::INFO));
+    // lapin logs messages that no queue took with their body, as a warning.
+    let usual = Targets::new().with_default(LevelFilter::INFO);
+    let filter = wanted.unwrap_or_else(|| usual.with_target("lapin", LevelFilter::ERROR));
     let (log, registry) = (tracing_subscriber::fmt::layer(), tracing_subscriber::registry());
     let (log, registry) = (log.with_writer(stderr), registry.with(filter));
     match format {

@@ -1,5 +1,5 @@
 //! What the integration tests of the workspace share: the real binary as a process, receivers and
-//! workers that record what they got, Redis and SQL servers, and faults of disks, networks and
+//! workers that record what they got, Redis, SQL and message servers, and faults of disks, networks and
 //! clocks.
 //!
 //! Everything that a value of this crate starts ends when the value is dropped, also when the test
@@ -13,17 +13,21 @@
 )]
 
 pub mod broker;
+pub mod certificate;
 pub mod cli;
 pub mod client;
 pub mod clock;
 pub mod cluster;
 pub mod dev;
 pub mod disk;
+pub mod link;
 pub mod mariadb;
+pub mod mosquitto;
 pub mod network;
 pub mod openapi;
 pub mod ports;
 pub mod postgres;
+pub mod rabbitmq;
 pub mod random;
 pub mod receiver;
 pub mod redis;
@@ -36,15 +40,19 @@ pub mod wait;
 pub mod workers;
 
 pub use broker::{BrokerProcess, TestBroker, memory_bytes, punctual_binary, refused_start};
+pub use certificate::make_certificate;
 pub use cli::FinishedCommand;
 pub use client::{BrokerClient, read_answer};
 pub use clock::{ClockedBroker, FakeClock};
 pub use cluster::{OwnedPartitions, TestCluster};
 pub use dev::{DEV_START, DevBroker};
 pub use disk::SmallDisk;
+pub use link::CutLink;
 pub use mariadb::MariadbServer;
+pub use mosquitto::{MosquittoServer, MqttWitness};
 pub use openapi::ApiDocument;
 pub use postgres::PostgresServer;
+pub use rabbitmq::RabbitmqServer;
 pub use random::RandomNumbers;
 pub use receiver::{
     DeliveryLog, HangingReceiver, ReceivedDelivery, RecordingReceiver, WebhookReceiver, task,

@@ -1,8 +1,9 @@
 //! The channels to an owner's thread and away from it: messages in, orphan reports out.
 
 use std::mem;
-use std::sync::mpsc::Sender;
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use punctual_core::{Epoch, PartitionId};
 use tokio::sync::mpsc;
@@ -39,6 +40,14 @@ pub struct Reports {
 impl Reports {
     pub(crate) fn new(messages: Sender<Message>, partition: PartitionId, epoch: Epoch) -> Self {
         Self { messages, owner: (partition, epoch), gathered: Arc::default() }
+    }
+
+    /// For tests of couriers: reports that go to no owner.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn collected() -> (Self, CollectedReports) {
+        let (messages, received) = channel();
+        (Self::new(messages, PartitionId::FIRST, Epoch::NONE), CollectedReports(received))
     }
 
     /// Reports the outcome of one delivery, together with those that end in the same turn of the
@@ -83,6 +92,22 @@ impl Reports {
     }
 }
 
+/// The reports of couriers in a test.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct CollectedReports(Receiver<Message>);
+
+impl CollectedReports {
+    /// Returns the next reports; none if there are none within a time.
+    #[must_use]
+    pub fn next(&self, within: Duration) -> Vec<Report> {
+        match self.0.recv_timeout(within) {
+            Ok(Message::Event(Event::Ended(reports))) => reports,
+            _ => Vec::new(),
+        }
+    }
+}
+
 /// Where reports go whose owner has ended. Holds at most what was in flight.
 #[derive(Debug, Clone, Default)]
 pub struct OrphanReports(Option<mpsc::UnboundedSender<OrphanReport>>);
@@ -112,8 +137,6 @@ impl OrphanReports {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::mpsc::channel;
-
     use punctual_core::{AttemptNo, FireId, Outcome, TaskId, Timestamp};
 
     use super::*;

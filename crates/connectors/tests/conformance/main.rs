@@ -1,0 +1,58 @@
+//! What every sink for messages does, against real servers.
+//!
+//! `suite` has the cases, each a function over a [`suite::SinkSystem`]. A kind of system is one
+//! file that says how its server is started and what has arrived (`amqp`, `mqtt`). `run` carries
+//! deliveries with the real courier, without an engine.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "a failed step is a failed test, and a measurement prints its figures"
+)]
+
+#[cfg(feature = "amqp")]
+mod amqp;
+#[cfg(feature = "mqtt")]
+mod mqtt;
+mod run;
+mod suite;
+
+/// Runs all cases against a kind of system.
+macro_rules! conformance {
+    ($kind:ident, $system:ty) => {
+        mod $kind {
+            crate::conformance!(@cases $system:
+                confirmed_deliveries_are_there_with_body_and_headers,
+                a_cloudevent_has_its_attributes,
+                what_has_no_place_to_go_fails_and_harms_no_other,
+                what_the_configuration_of_the_server_forbids_fails_and_harms_no_other,
+                what_is_too_large_is_never_confirmed_and_harms_no_other,
+                a_wrong_password_is_a_connection_that_is_away_with_the_reason,
+                tls_checks_the_certificate_of_the_server,
+                a_server_that_was_killed_is_used_again_and_nothing_is_lost,
+                a_link_that_is_cut_after_the_send_is_an_unknown_outcome_and_the_same_id_again,
+                at_most_once_is_not_sent_again_after_a_link_was_cut,
+                a_slow_server_delays_no_other_connection,
+                deliveries_of_one_session_arrive_in_order,
+                a_courier_that_drains_returns_what_it_has_not_sent,
+                the_configuration_of_the_documentation_works,
+            );
+
+            #[test]
+            #[ignore = "a measurement: see docs/performance.md"]
+            fn rate() {
+                crate::suite::rate_of_confirmed_deliveries::<$system>();
+            }
+        }
+    };
+    (@cases $system:ty: $($case:ident,)+) => {
+        $(#[test] fn $case() { crate::suite::$case::<$system>() })+
+    };
+}
+use conformance;
+
+#[cfg(feature = "amqp")]
+conformance!(amqp_sink, crate::amqp::AmqpSystem);
+#[cfg(feature = "mqtt")]
+conformance!(mqtt_sink, crate::mqtt::MqttSystem);
