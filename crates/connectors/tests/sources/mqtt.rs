@@ -53,6 +53,9 @@ impl MosquittoSystem {
 }
 
 impl TestSystem for MosquittoSystem {
+    const CONFIRMS_IN_ORDER: bool = true;
+    const KEEPS_SHARES: bool = true;
+
     fn start() -> Self {
         let server = MosquittoServer::start_durable();
         let rejected = server.subscribe("open/rejected");

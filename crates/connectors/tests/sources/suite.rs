@@ -229,7 +229,8 @@ pub(crate) fn a_message_that_waits_holds_up_its_key_only<S: TestSystem>() {
     runtime().block_on(async {
         let intake = TestIntake::default();
         intake.refuse(Refusal::Key("stuck".to_owned()));
-        let config = system.config(system.port(), "batch = 10");
+        let batch = if S::CONFIRMS_IN_ORDER { "batch = 100" } else { "batch = 10" };
+        let config = system.config(system.port(), batch);
         let reader = RunningReader::start(&config, "a", &intake);
         until("a reader", || reader.state().read_at.is_some()).await;
         system.send(&[
@@ -315,6 +316,9 @@ pub(crate) fn readers_share_the_messages<S: TestSystem>() {
         // What one of them leaves is taken by the others.
         readers.remove(0).stop().await;
         system.send(&schedules(500..550));
+        if S::KEEPS_SHARES {
+            readers.push(RunningReader::start(&config, "a", &intake));
+        }
         until("the rest", || intake.applied() == 550).await;
         for reader in readers {
             reader.stop().await;

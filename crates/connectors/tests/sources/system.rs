@@ -2,6 +2,12 @@
 
 /// A server with one queue, topic, subject or stream.
 pub(crate) trait TestSystem: Sized {
+    /// Whether messages are confirmed in their order only, so that one that waits holds back the
+    /// confirmations of those behind it.
+    const CONFIRMS_IN_ORDER: bool = false;
+    /// Whether the system keeps messages for a reader that has stopped.
+    const KEEPS_SHARES: bool = false;
+
     /// A server that has a place for messages of this test alone.
     fn start() -> Self;
 
