@@ -2,7 +2,7 @@
 //!
 //! It is the id of the producer if there is one, else the position of the message in its system;
 //! and always a digest of what the message says. A producer that uses an id for two messages has
-//! two commands, unless they say the same (ADR 0042).
+//! two commands, unless they say the same (ADR 0046).
 
 use blake3::Hasher;
 

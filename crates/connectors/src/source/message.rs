@@ -22,7 +22,7 @@ pub struct SourceMessage {
     /// Where it was published: the topic, the subject, the routing key or the stream.
     pub place: String,
     /// Tells it from all other messages of its source, and is the same whenever the system gives
-    /// the message again, if the system has such a thing (ADR 0042).
+    /// the message again, if the system has such a thing (ADR 0046).
     pub position: String,
     /// What the session knows it by.
     pub handle: u64,

@@ -9,6 +9,7 @@ mod database;
 mod long;
 mod outbox;
 mod sinks;
+mod sources;
 
 /// Makes a test of each scenario for each database.
 macro_rules! on_both {
