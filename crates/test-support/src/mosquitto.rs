@@ -50,7 +50,8 @@ impl MosquittoServer {
         let (port, tls_port) = (free_port(), free_port());
         let shown = dir.path().display();
         let config = format!(
-            "per_listener_settings true\n{settings}persistence_location {shown}/\nmax_packet_size {PACKET_BYTES_MAX}\n\
+            "per_listener_settings true\n{settings}persistence_location {shown}/\n\
+             max_packet_size {PACKET_BYTES_MAX}\n\
              max_queued_messages 0\nmax_inflight_messages 0\nuser root\n\
              listener {port} 127.0.0.1\nallow_anonymous true\nacl_file {shown}/access\n\
              listener {tls_port} 127.0.0.1\nallow_anonymous false\nacl_file {shown}/access\n\

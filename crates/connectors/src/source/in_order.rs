@@ -24,7 +24,8 @@ enum Turn {
     SameAs(usize),
 }
 
-/// Applies commands in calls to the intake, within a time. Returns one result per command, in order.
+/// Applies commands in calls to the intake, within a time. Returns one result per command, in
+/// order.
 pub(crate) async fn apply_in_order(
     intake: &dyn Intake,
     commands: Vec<SourceCommand>,

@@ -1,7 +1,7 @@
 //! Templates of keys: text with parts of a message in braces.
 //!
-//! `{1}` is what the first wildcard of the pattern stands for, `{name}` a header, `{/order/id}` what
-//! a JSON pointer leads to in the body. `{{` and `}}` are braces.
+//! `{1}` is what the first wildcard of the pattern stands for, `{name}` a header, `{/order/id}`
+//! what a JSON pointer leads to in the body. `{{` and `}}` are braces.
 
 use std::cell::OnceCell;
 

@@ -22,7 +22,7 @@ const TASK_TYPE: &str = "application/vnd.punctual+json";
 /// The members of a task that say when it fires. A message that has one gets no other.
 const TIMES: [&str; 5] = ["in", "at", "cron", "every", "within"];
 
-type Members = BTreeMap<String, Box<RawValue>>;
+type TaskMembers = BTreeMap<String, Box<RawValue>>;
 
 /// What the settings of a source say about its messages.
 #[derive(Debug, Clone)]
@@ -36,8 +36,8 @@ pub(crate) struct SourceMapping {
     pub(crate) pattern: Option<PlacePattern>,
     /// The key of a message that does not say it.
     pub(crate) key: Option<KeyTemplate>,
-    /// Members of a task that a message does not have.
-    pub(crate) task: Members,
+    /// TaskMembers of a task that a message does not have.
+    pub(crate) task: TaskMembers,
     /// The task that a touch creates for a key without one, in JSON.
     pub(crate) create: Option<String>,
 }
@@ -118,9 +118,9 @@ impl SourceMapping {
     ) -> Result<String, Invalid> {
         let mut members = match body {
             MessageBody::Task(members) => members,
-            MessageBody::Empty => Members::new(),
-            MessageBody::Json(json) => Members::from([("payload".to_owned(), json)]),
-            MessageBody::Binary { base64, content_type } => Members::from([
+            MessageBody::Empty => TaskMembers::new(),
+            MessageBody::Json(json) => TaskMembers::from([("payload".to_owned(), json)]),
+            MessageBody::Binary { base64, content_type } => TaskMembers::from([
                 ("payload_base64".to_owned(), raw(&base64)?),
                 ("content_type".to_owned(), raw(&content_type)?),
             ]),
@@ -147,7 +147,9 @@ fn touch(
     let mut members = match body {
         MessageBody::Task(members) => members,
         // What a device sends with its sign of life.
-        MessageBody::Json(_) | MessageBody::Binary { .. } | MessageBody::Empty => Members::new(),
+        MessageBody::Json(_) | MessageBody::Binary { .. } | MessageBody::Empty => {
+            TaskMembers::new()
+        }
     };
     add_due(&mut members, due)?;
     if members.is_empty() {
@@ -157,7 +159,7 @@ fn touch(
 }
 
 /// Adds the time that the headers of a message say.
-fn add_due(members: &mut Members, due: Option<(&'static str, String)>) -> Result<(), Invalid> {
+fn add_due(members: &mut TaskMembers, due: Option<(&'static str, String)>) -> Result<(), Invalid> {
     let Some((name, value)) = due else { return Ok(()) };
     if let Some(other) = TIMES.iter().find(|time| members.contains_key(**time)) {
         let problem = format!("must not be given together with `{other}` in the body");
@@ -193,7 +195,7 @@ enum MessageBody {
     Empty,
     Json(Box<RawValue>),
     Binary { base64: String, content_type: String },
-    Task(Members),
+    Task(TaskMembers),
 }
 
 impl MessageBody {
@@ -230,7 +232,7 @@ fn raw(value: &str) -> Result<Box<RawValue>, Invalid> {
     to_raw_value(value).map_err(|error| Invalid::new("body", error.to_string()))
 }
 
-fn text(members: &Members) -> Result<String, Invalid> {
+fn text(members: &TaskMembers) -> Result<String, Invalid> {
     serde_json::to_string(members).map_err(|error| Invalid::new("body", error.to_string()))
 }
 
@@ -258,7 +260,7 @@ mod tests {
             verb: Verb::Schedule,
             pattern: None,
             key: None,
-            task: Members::new(),
+            task: TaskMembers::new(),
             create: None,
         }
     }
@@ -273,7 +275,7 @@ mod tests {
         }
     }
 
-    fn members(text: &str) -> Members {
+    fn members(text: &str) -> TaskMembers {
         serde_json::from_str(text).unwrap()
     }
 
@@ -318,11 +320,11 @@ mod tests {
             ),
             (
                 &[("punctual-in", "1s")],
-                "not json",
+                "no",
                 Verb::Schedule,
                 None,
                 Some(
-                    r#"{"content_type":"application/octet-stream","in":"1s","payload_base64":"bm90IGpzb24="}"#,
+                    r#"{"content_type":"application/octet-stream","in":"1s","payload_base64":"bm8="}"#,
                 ),
             ),
             (
@@ -470,9 +472,9 @@ mod tests {
                 r#"{"cron":"@daily","payload":"default","retry":{"attempts_max":1}}"#,
             ),
             (
-                &[],
-                "not json",
-                r#"{"content_type":"application/octet-stream","in":"15m","payload_base64":"bm90IGpzb24=","retry":{"attempts_max":3}}"#,
+                &[("content-type", "text/plain")],
+                "no",
+                r#"{"content_type":"text/plain","in":"15m","payload_base64":"bm8=","retry":{"attempts_max":3}}"#,
             ),
         ] {
             let command = rules.command(&message(headers, body)).unwrap();

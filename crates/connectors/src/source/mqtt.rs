@@ -57,7 +57,7 @@ pub(crate) struct MqttTopicSource {
 struct MqttSourceSession {
     client: AsyncClient,
     messages: mpsc::Receiver<Publish>,
-    state: watch::Receiver<LinkState>,
+    state: watch::Receiver<MqttLinkState>,
     driver: JoinHandle<()>,
     rejected: Option<String>,
     /// Tells the messages of this session from those of all others.
@@ -74,7 +74,7 @@ struct UnackedMessage {
     is_settled: bool,
 }
 
-/// What the client side of a session has when it goes on: nothing. All that it sends is rejected
+/// What the client's side of a session has when it is resumed: nothing. It sends only rejected
 /// messages, and one that was not confirmed is rejected again.
 #[derive(Debug)]
 struct NothingInFlight {
@@ -82,11 +82,11 @@ struct NothingInFlight {
     session_kept: u32,
 }
 
-type StoreAnswer<'a, T> = DynFuture<'a, Result<T, SessionStoreError>>;
+type SessionAnswer<'a, T> = DynFuture<'a, Result<T, SessionStoreError>>;
 
 /// What the task that drives a connection has seen.
 #[derive(Debug, Clone, Default)]
-struct LinkState {
+struct MqttLinkState {
     /// Why the connection broke, once it has.
     broken: Option<String>,
     /// Acknowledgements that were sent.
@@ -131,7 +131,7 @@ impl MqttTopicSource {
             }
         }
         let (publishes, messages) = mpsc::channel(usize::from(self.batch) + UNCONFIRMED_MAX);
-        let (seen, state) = watch::channel(LinkState::default());
+        let (seen, state) = watch::channel(MqttLinkState::default());
         let driver = tokio::spawn(drive(events, publishes, seen));
         let session = MqttSourceSession {
             client,
@@ -165,7 +165,7 @@ impl MqttTopicSource {
 }
 
 impl SessionStore for NothingInFlight {
-    fn load<'a>(&'a self, key: &'a SessionStoreKey) -> StoreAnswer<'a, Option<PersistedSession>> {
+    fn load<'a>(&'a self, key: &'a SessionStoreKey) -> SessionAnswer<'a, Option<PersistedSession>> {
         let session = PersistedSession {
             format_version: 1,
             client_id: key.client_id().to_owned(),
@@ -181,11 +181,15 @@ impl SessionStore for NothingInFlight {
         Box::pin(std::future::ready(Ok(Some(session))))
     }
 
-    fn save<'a>(&'a self, _: &'a SessionStoreKey, _: &'a PersistedSession) -> StoreAnswer<'a, ()> {
+    fn save<'a>(
+        &'a self,
+        _: &'a SessionStoreKey,
+        _: &'a PersistedSession,
+    ) -> SessionAnswer<'a, ()> {
         Box::pin(std::future::ready(Ok(())))
     }
 
-    fn clear<'a>(&'a self, _: &'a SessionStoreKey) -> StoreAnswer<'a, ()> {
+    fn clear<'a>(&'a self, _: &'a SessionStoreKey) -> SessionAnswer<'a, ()> {
         Box::pin(std::future::ready(Ok(())))
     }
 }
@@ -194,7 +198,7 @@ impl SessionStore for NothingInFlight {
 async fn drive(
     mut events: EventLoop,
     messages: mpsc::Sender<Publish>,
-    state: watch::Sender<LinkState>,
+    state: watch::Sender<MqttLinkState>,
 ) {
     let broken = loop {
         match events.poll().await {

@@ -51,7 +51,7 @@ impl fmt::Debug for MessageReader {
 
 /// What a session holds.
 #[derive(Debug, Default)]
-struct Held {
+struct HeldMessages {
     messages: Vec<SourceMessage>,
     /// Whether the broker has refused all that it was given last.
     refused: bool,
@@ -100,7 +100,7 @@ impl MessageReader {
         stop: &mut watch::Receiver<bool>,
         pauses: &mut Pauses,
     ) -> Option<String> {
-        let mut held = Held::default();
+        let mut held = HeldMessages::default();
         loop {
             if *stop.borrow() {
                 let _ = timeout(ANSWER_MAX, session.close()).await;
@@ -116,7 +116,11 @@ impl MessageReader {
         }
     }
 
-    async fn round(&self, session: &mut dyn MessageSession, held: &mut Held) -> Result<(), String> {
+    async fn round(
+        &self,
+        session: &mut dyn MessageSession,
+        held: &mut HeldMessages,
+    ) -> Result<(), String> {
         let mut messages = std::mem::take(&mut held.messages);
         let space = self.batch.saturating_sub(messages.len());
         let bytes = BYTES_MAX.saturating_sub(messages.iter().map(SourceMessage::bytes).sum());
@@ -153,7 +157,7 @@ impl MessageReader {
     async fn apply(
         &self,
         messages: Vec<SourceMessage>,
-        held: &mut Held,
+        held: &mut HeldMessages,
     ) -> (Vec<(SourceMessage, MessageEnd)>, Option<String>) {
         let mut commands = Vec::with_capacity(messages.len());
         let mut problems = Vec::with_capacity(messages.len());

@@ -31,7 +31,7 @@ const CLAIM_AFTER: Duration = Duration::from_secs(30);
 const CLAIM_EVERY: Duration = Duration::from_secs(5);
 /// How long a consumer without entries is kept in the group.
 const CONSUMER_KEPT: Duration = Duration::from_secs(3600);
-/// How long an answer may take, besides the wait for an entry.
+/// How long an answer may take. Waits for entries are shorter.
 const RESPONSE_MAX: Duration = Duration::from_secs(8);
 /// Entries of the first read. The size of entries is not known before they are read, so later
 /// reads have more of them if they are small.

@@ -78,7 +78,7 @@ impl SourceStatus {
         now
     }
 
-    /// It goes on.
+    /// It was read without a problem.
     pub(crate) fn works(&self) {
         self.change(|state| state.problem = None);
     }

@@ -15,14 +15,14 @@ pub(crate) struct IntakeRecord {
     pub(crate) given: usize,
     /// Calls that were made.
     pub(crate) calls: usize,
-    pub(crate) refuses: Refusal,
+    pub(crate) refuses: IntakeRefusal,
     /// Applies, and never answers: as if the broker was killed then.
     pub(crate) dies: bool,
 }
 
 /// What an intake refuses.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub(crate) enum Refusal {
+pub(crate) enum IntakeRefusal {
     #[default]
     Nothing,
     Everything,
@@ -34,7 +34,7 @@ pub(crate) enum Refusal {
 pub(crate) struct TestIntake(pub(crate) Arc<Mutex<IntakeRecord>>);
 
 impl TestIntake {
-    pub(crate) fn refuse(&self, refuses: Refusal) {
+    pub(crate) fn refuse(&self, refuses: IntakeRefusal) {
         self.0.lock().unwrap().refuses = refuses;
     }
 
@@ -75,9 +75,9 @@ impl TestIntake {
         let results = commands.into_iter().map(|command| {
             record.given += 1;
             let refused = match &record.refuses {
-                Refusal::Nothing => false,
-                Refusal::Everything => true,
-                Refusal::Key(key) => command.key.as_ref() == Some(key),
+                IntakeRefusal::Nothing => false,
+                IntakeRefusal::Everything => true,
+                IntakeRefusal::Key(key) => command.key.as_ref() == Some(key),
             };
             if refused {
                 return Applied::Later("busy".to_owned());

@@ -9,7 +9,6 @@
 #[cfg(feature = "amqp")]
 mod amqp;
 mod intake;
-mod link;
 #[cfg(feature = "mqtt")]
 mod mqtt;
 #[cfg(feature = "redis-stream")]

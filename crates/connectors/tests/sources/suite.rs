@@ -9,20 +9,19 @@ use punctual_connectors::{
     SourceState, SourceStatus,
 };
 use punctual_core::{Clock, Timestamp};
-use punctual_test_support::{WAIT_MAX, now_millis};
+use punctual_test_support::{CutLink, WAIT_MAX, now_millis};
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{interval, timeout};
 
-use crate::intake::{Refusal, TestIntake};
-use crate::link::TestLink;
+use crate::intake::{IntakeRefusal, TestIntake};
 use crate::system::{TestMessage, TestSystem};
 
 #[derive(Debug)]
-struct MachineClock;
+struct SuiteClock;
 
-impl Clock for MachineClock {
+impl Clock for SuiteClock {
     fn now(&self) -> Timestamp {
         Timestamp::from_millis(now_millis().try_into().unwrap())
     }
@@ -33,7 +32,7 @@ impl Clock for MachineClock {
 }
 
 #[derive(serde::Deserialize)]
-struct ConfigFile {
+struct SourceConfigFile {
     connections: BTreeMap<String, ConnectionSettings>,
     sources: Vec<SourceSettings>,
 }
@@ -47,10 +46,10 @@ struct RunningReader {
 
 impl RunningReader {
     fn start(config: &str, name: &str, intake: &TestIntake) -> Self {
-        let config: ConfigFile = toml::from_str(config).unwrap();
+        let config: SourceConfigFile = toml::from_str(config).unwrap();
         let config = ConnectorConfig::read(&config.connections, &config.sources).unwrap();
         let settings = &config.message_sources[0];
-        let (clock, observer) = (Arc::new(MachineClock), Arc::new(|_: ConnectorEvent<'_>| ()));
+        let (clock, observer) = (Arc::new(SuiteClock), Arc::new(|_: ConnectorEvent<'_>| ()));
         let status = SourceStatus::new(settings.name(), settings.namespace(), clock, observer);
         let status = Arc::new(status);
         let intake = Arc::new(intake.clone());
@@ -122,7 +121,7 @@ pub(crate) fn nothing_is_taken_while_the_broker_refuses<S: TestSystem>() {
     let system = S::start();
     runtime().block_on(async {
         let intake = TestIntake::default();
-        intake.refuse(Refusal::Everything);
+        intake.refuse(IntakeRefusal::Everything);
         let config = system.config(system.port(), "batch = 10");
         let reader = RunningReader::start(&config, "a", &intake);
         until("a reader", || reader.state().read_at.is_some()).await;
@@ -137,7 +136,7 @@ pub(crate) fn nothing_is_taken_while_the_broker_refuses<S: TestSystem>() {
         until("messages without confirmation", || system.unconfirmed(&["a"]) == 100).await;
         let reader = RunningReader::start(&config, "a", &intake);
         until("a problem", || reader.state().problem.is_some()).await;
-        intake.refuse(Refusal::Nothing);
+        intake.refuse(IntakeRefusal::Nothing);
         until("all messages", || intake.applied() == 100).await;
         until("no problem", || reader.state().problem.is_none()).await;
         reader.stop().await;
@@ -228,7 +227,7 @@ pub(crate) fn a_message_that_waits_holds_up_its_key_only<S: TestSystem>() {
     let system = S::start();
     runtime().block_on(async {
         let intake = TestIntake::default();
-        intake.refuse(Refusal::Key("stuck".to_owned()));
+        intake.refuse(IntakeRefusal::Key("stuck".to_owned()));
         let batch = if S::CONFIRMS_IN_ORDER { "batch = 100" } else { "batch = 10" };
         let config = system.config(system.port(), batch);
         let reader = RunningReader::start(&config, "a", &intake);
@@ -242,7 +241,7 @@ pub(crate) fn a_message_that_waits_holds_up_its_key_only<S: TestSystem>() {
         system.send(&schedules(0..50));
         until("what came later", || intake.applied() == 51).await;
         assert!(intake.history("stuck").is_empty());
-        intake.refuse(Refusal::Nothing);
+        intake.refuse(IntakeRefusal::Nothing);
         until("the key that waited", || intake.history("stuck") == ["1", "cancel"]).await;
         reader.stop().await;
         until("the confirmations", || system.unconfirmed(&["a"]) == 0).await;
@@ -258,12 +257,12 @@ pub(crate) fn messages_come_again_when_the_server_was_killed<S: TestSystem>() {
         until("a reader", || reader.state().read_at.is_some()).await;
         system.send(&schedules(0..50));
         until("the first messages", || intake.applied() == 50).await;
-        intake.refuse(Refusal::Everything);
+        intake.refuse(IntakeRefusal::Everything);
         system.send(&schedules(50..100));
         let given = intake.given();
         until("a message in hand", || intake.given() > given).await;
         tokio::task::block_in_place(|| system.restart());
-        intake.refuse(Refusal::Nothing);
+        intake.refuse(IntakeRefusal::Nothing);
         until("all messages", || intake.applied() == 100).await;
         reader.stop().await;
         until("the confirmations", || system.unconfirmed(&["a"]) == 0).await;
@@ -274,7 +273,7 @@ pub(crate) fn a_link_that_is_cut_loses_nothing<S: TestSystem>() {
     let system = S::start();
     runtime().block_on(async {
         let intake = TestIntake::default();
-        let link = TestLink::to(system.port()).await;
+        let link = CutLink::to(system.port());
         let config = system.config(link.port, "batch = 20");
         let reader = RunningReader::start(&config, "a", &intake);
         until("a reader", || reader.state().read_at.is_some()).await;
@@ -285,7 +284,7 @@ pub(crate) fn a_link_that_is_cut_loses_nothing<S: TestSystem>() {
             if round == 0 {
                 until("the problem", || reader.state().problem.is_some()).await;
             }
-            link.restore();
+            link.mend();
         }
         until("all messages", || intake.applied() == 200).await;
         reader.stop().await;
