@@ -253,6 +253,10 @@ mod tests {
     use super::*;
     use crate::source::pattern::WildcardStyle;
 
+    const BYTES: &str =
+        r#"{"content_type":"application/octet-stream","in":"1s","payload_base64":"bm8="}"#;
+    const TEXT: &str = r#"{"content_type":"text/plain","in":"15m","payload_base64":"bm8=","retry":{"attempts_max":3}}"#; // words: allow
+
     fn mapping() -> SourceMapping {
         SourceMapping {
             source: "mq/orders".to_owned(),
@@ -318,15 +322,7 @@ mod tests {
                 None,
                 Some(r#"{"in":"2s","payload":7}"#),
             ),
-            (
-                &[("punctual-in", "1s")],
-                "no",
-                Verb::Schedule,
-                None,
-                Some(
-                    r#"{"content_type":"application/octet-stream","in":"1s","payload_base64":"bm8="}"#,
-                ),
-            ),
+            (&[("punctual-in", "1s")], "no", Verb::Schedule, None, Some(BYTES)),
             (
                 &[("punctual-in", "1s"), ("Content-Type", "text/plain")],
                 "7",
@@ -471,11 +467,7 @@ mod tests {
                 r#"{"cron":"@daily","retry":{"attempts_max":1}}"#,
                 r#"{"cron":"@daily","payload":"default","retry":{"attempts_max":1}}"#,
             ),
-            (
-                &[("content-type", "text/plain")],
-                "no",
-                r#"{"content_type":"text/plain","in":"15m","payload_base64":"bm8=","retry":{"attempts_max":3}}"#,
-            ),
+            (&[("content-type", "text/plain")], "no", TEXT),
         ] {
             let command = rules.command(&message(headers, body)).unwrap();
             assert_eq!(command.task.as_deref(), Some(expected), "{headers:?} {body}");
