@@ -132,6 +132,23 @@ pub(crate) struct SqlSystem {
 pub(crate) struct MessageLink {
     pub(crate) endpoint: Endpoint,
     pub(crate) format: MessageFormat,
+    /// Of Kafka, if there is a user.
+    pub(crate) sasl: SaslMechanism,
+}
+
+/// How a client shows Kafka that it knows its password.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum SaslMechanism {
+    /// The password itself.
+    Plain,
+    /// A proof of the password, with SHA-256.
+    #[serde(rename = "scram-sha-256")]
+    ScramSha256,
+    /// A proof of the password, with SHA-512.
+    #[default]
+    #[serde(rename = "scram-sha-512")]
+    ScramSha512,
 }
 
 /// Which headers a message has.

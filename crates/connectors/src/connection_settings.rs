@@ -13,7 +13,8 @@ use punctual_sql::{SqlKind, SqlOptions};
 use serde::Deserialize;
 
 use crate::connection::{
-    Connection, ConnectionKind, KindFamily, MessageFormat, MessageLink, SqlSystem, System, url_form,
+    Connection, ConnectionKind, KindFamily, MessageFormat, MessageLink, SaslMechanism, SqlSystem,
+    System, url_form,
 };
 use crate::endpoint::Endpoint;
 use crate::settings_error::{HiddenText, SettingsError, read_file};
@@ -48,6 +49,8 @@ pub struct ConnectionSettings {
     tls_cert: Option<PathBuf>,
     tls_key: Option<PathBuf>,
     format: Option<MessageFormat>,
+    // Of Kafka.
+    sasl: Option<SaslMechanism>,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -120,17 +123,20 @@ impl ConnectionReader<'_> {
 
     /// Refuses keys that the kind does not have.
     fn check_keys(&self) -> Result<(), SettingsError> {
-        let ConnectionSettings { fires_table, statements, tls_cert, tls_key, format, .. } =
+        let ConnectionSettings { fires_table, statements, tls_cert, tls_key, format, sasl, .. } =
             self.settings;
         let of_sql = [("fires_table", fires_table.is_some()), ("statements", statements.is_some())];
         let of_messages = [
             ("tls_cert", tls_cert.is_some()),
             ("tls_key", tls_key.is_some()),
             ("format", format.is_some()),
+            ("sasl", sasl.is_some()),
         ];
+        let of_sql_and_kafka = [of_sql[0], of_sql[1], of_messages[3]];
         let others = match self.settings.kind.family() {
             KindFamily::Sql(_) => &of_messages[..],
-            KindFamily::Message(_) => &of_sql[..],
+            KindFamily::Message(MessageSystem::Kafka) => &of_sql[..],
+            KindFamily::Message(_) => &of_sql_and_kafka[..],
         };
         match others.iter().find(|(_, is_written)| *is_written) {
             Some((field, _)) => {
@@ -228,6 +234,15 @@ impl ConnectionReader<'_> {
                 config.map_err(|problem| self.error(written.unwrap_or("url"), problem))?;
             }
         }
-        Ok(MessageLink { endpoint, format: settings.format.unwrap_or_default() })
+        let (format, sasl) = (settings.format, settings.sasl);
+        if sasl.is_some() && endpoint.user.is_none() {
+            return Err(self.error("sasl", "needs a user in the URL"));
+        }
+        if system == MessageSystem::Kafka && endpoint.user.is_some() != endpoint.password.is_some()
+        {
+            return Err(self.error("password", "a user and a password need each other"));
+        }
+        let (format, sasl) = (format.unwrap_or_default(), sasl.unwrap_or_default());
+        Ok(MessageLink { endpoint, format, sasl })
     }
 }

@@ -29,9 +29,13 @@ mod redis_stream;
 pub mod settings;
 mod settings_error;
 mod sink;
+#[cfg(test)]
+mod sink_fixtures;
 mod source;
 mod source_settings;
 pub mod sql;
+#[cfg(any(feature = "kafka", feature = "nats", feature = "redis-stream"))]
+mod window;
 
 pub use connection::{Connection, ConnectionKind, Connections, MessageFormat};
 pub use connection_settings::ConnectionSettings;

@@ -89,7 +89,7 @@ mod tests {
         let kinds = [
             ("postgres", "postgres://a@h/d"),
             ("mysql", "mysql://a@h/d"),
-            ("kafka", "kafka://h,i"),
+            ("kafka", "kafka://a:b@h,i"),
             ("amqp", "amqp://h/v"),
             ("nats", "nats://h"),
             ("mqtt", "mqtt://h"),
@@ -106,6 +106,8 @@ mod tests {
                 ("fires_table", "\"t\"", of_sql),
                 ("format", "\"cloudevents\"", !of_sql),
                 ("format", "\"plain\"", !of_sql),
+                ("sasl", "\"plain\"", kind == "kafka"),
+                ("sasl", "\"scram-sha-256\"", kind == "kafka"),
             ] {
                 let read = connection(kind, url, &format!("{key} = {value}"));
                 let expected =
@@ -114,6 +116,18 @@ mod tests {
             }
             let error = connection(kind, url, "nothing = 1").unwrap_err();
             assert!(error.contains("unknown field `nothing`"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_user_of_kafka_has_a_password() {
+        for (url, more, problem) in [
+            ("kafka://a@h", "", "password: a user and a password need each other"),
+            ("kafka://h", "sasl = \"plain\"", "sasl: needs a user in the URL"),
+            ("kafka://a:b@h", "sasl = \"gssapi\"", "unknown variant `gssapi`"),
+        ] {
+            let error = connection("kafka", url, more).unwrap_err();
+            assert!(error.contains(problem), "{error}");
         }
     }
 

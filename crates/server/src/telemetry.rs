@@ -66,7 +66,11 @@ pub fn start_log(format: LogFormat) {
     let wanted = std::env::var("RUST_LOG").ok().and_then(|levels| levels.parse().ok());
     // lapin logs messages that no queue took with their body, as a warning.
     let usual = Targets::new().with_default(LevelFilter::INFO);
-    let filter = wanted.unwrap_or_else(|| usual.with_target("lapin", LevelFilter::ERROR));
+    let usual = usual.with_target("lapin", LevelFilter::ERROR);
+    // Clients note every session; what matters of it is an event of the connection.
+    let usual = usual.with_target("krafka", LevelFilter::WARN);
+    let usual = usual.with_target("async_nats", LevelFilter::WARN);
+    let filter = wanted.unwrap_or(usual);
     let (log, registry) = (tracing_subscriber::fmt::layer(), tracing_subscriber::registry());
     let (log, registry) = (log.with_writer(stderr), registry.with(filter));
     match format {

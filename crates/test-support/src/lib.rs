@@ -1,6 +1,6 @@
 //! What the integration tests of the workspace share: the real binary as a process, receivers and
-//! workers that record what they got, Redis, SQL and message servers, and faults of disks, networks and
-//! clocks.
+//! workers that record what they got, Redis, SQL and message servers, and faults of disks, networks
+//! and clocks.
 //!
 //! Everything that a value of this crate starts ends when the value is dropped, also when the test
 //! fails. A helper that cannot do its work panics with the package or right that is missing.
@@ -20,9 +20,11 @@ pub mod clock;
 pub mod cluster;
 pub mod dev;
 pub mod disk;
+pub mod kafka;
 pub mod link;
 pub mod mariadb;
 pub mod mosquitto;
+pub mod nats;
 pub mod network;
 pub mod openapi;
 pub mod ports;
@@ -33,6 +35,7 @@ pub mod receiver;
 pub mod redis;
 pub mod scripted_receiver;
 mod server_process;
+mod servers;
 mod shared_server;
 pub mod smtp;
 pub mod strace;
@@ -47,9 +50,11 @@ pub use clock::{ClockedBroker, FakeClock};
 pub use cluster::{OwnedPartitions, TestCluster};
 pub use dev::{DEV_START, DevBroker};
 pub use disk::SmallDisk;
+pub use kafka::{KafkaCluster, KafkaRecord};
 pub use link::CutLink;
 pub use mariadb::MariadbServer;
 pub use mosquitto::{MosquittoServer, MqttWitness};
+pub use nats::{NatsMessage, NatsServer};
 pub use openapi::ApiDocument;
 pub use postgres::PostgresServer;
 pub use rabbitmq::RabbitmqServer;

@@ -18,7 +18,7 @@ use crate::certificate::make_certificate;
 use crate::ports::free_port;
 use crate::server_process::{ServerProcess, as_user, give};
 use crate::shared_server::{SharedKind, SharedServers, detached, join, target_tmp_dir};
-use crate::wait::wait_for;
+use crate::wait::{wait_for, wait_long_for};
 
 /// The user that servers run as if the test runs as root. Debian's package makes it.
 const SYSTEM_USER: &str = "rabbitmq";
@@ -97,9 +97,7 @@ impl RabbitmqServer {
         assert!(own.process.is_none(), "the server runs");
         let words = server_command(&self.dir, self.port, own.epmd_port, own.dist_port);
         own.process = Some(ServerProcess::start(&self.dir, &words));
-        // A start takes seconds of both cores.
-        wait_for("RabbitMQ to store something", || self.dir.join("mnesia").exists());
-        wait_for("RabbitMQ to answer", || answers(self.port));
+        wait_long_for("RabbitMQ to answer", || answers(self.port));
     }
 
     /// Kills the server with SIGKILL.
@@ -197,15 +195,30 @@ fn start_shared(dir: &Path) -> Vec<(u32, u16)> {
     let own = dir.join(format!("server-{port}"));
     fs::create_dir_all(&own).expect("make the folder");
     prepare(&own, port, tls_port);
-    let spawn = |words: &[String]| {
-        detached(&words[0]).args(&words[1..]).spawn().expect("the program starts").id()
+    let mut started = StartedProcesses::default();
+    let mut spawn = |words: &[String]| {
+        let process = detached(&words[0]).args(&words[1..]).spawn();
+        started.0.push(process.expect("the program starts").id());
     };
-    let epmd = spawn(&epmd_command(epmd_port));
+    spawn(&epmd_command(epmd_port));
     wait_for("epmd to answer", || answers(epmd_port));
-    let server = spawn(&server_command(&own, port, epmd_port, free_port()));
-    // A start takes seconds of both cores.
-    wait_for("RabbitMQ to store something", || own.join("mnesia").exists());
-    vec![(epmd, epmd_port), (server, port), (server, tls_port)]
+    spawn(&server_command(&own, port, epmd_port, free_port()));
+    wait_long_for("RabbitMQ to answer", || answers(port));
+    let pids = std::mem::take(&mut started.0);
+    vec![(pids[0], epmd_port), (pids[1], port), (pids[1], tls_port)]
+}
+
+/// Processes that end if the server does not start: nobody else knows of them yet.
+#[derive(Default)]
+struct StartedProcesses(Vec<u32>);
+
+impl Drop for StartedProcesses {
+    fn drop(&mut self) {
+        for pid in &self.0 {
+            // It may have ended by itself.
+            let _ = Command::new("kill").args(["-9", &pid.to_string()]).output();
+        }
+    }
 }
 
 fn answers(port: u16) -> bool {

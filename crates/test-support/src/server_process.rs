@@ -59,7 +59,21 @@ impl ServerProcess {
         for child in children(self.pid) {
             let _ = Command::new("kill").args([signal, &child.to_string()]).output();
         }
+        if signal == "-STOP" {
+            wait_for("the server to stop", || is_stopped(self.pid));
+        }
     }
+}
+
+/// Whether all threads of a process are stopped. Each stops when it runs next, not when the signal
+/// is sent.
+fn is_stopped(pid: u32) -> bool {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task"));
+    threads.into_iter().flatten().flatten().all(|thread| {
+        let text = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+        // The name of the thread, in parentheses, may have spaces.
+        text.rsplit_once(") ").is_none_or(|(_, state)| state.starts_with('T'))
+    })
 }
 
 /// Returns the processes that a process started and that run now.

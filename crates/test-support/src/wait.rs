@@ -37,14 +37,28 @@ pub fn until_ok<T>(check: impl Fn() -> Result<T, String>) -> T {
     poll(what, || check().map_err(|error| last.set(error)).ok())
 }
 
+/// Calls `check` until it returns true, for four times as long: starting a server that needs
+/// seconds of both cores takes long while other tests run.
+pub fn wait_long_for(what: &str, mut check: impl FnMut() -> bool) {
+    poll_for(WAIT_MAX * 4, || what, || check().then_some(()));
+}
+
 /// Calls `check` until it returns true. `what` completes "timed out waiting for …".
 pub fn wait_for(what: &str, mut check: impl FnMut() -> bool) {
     poll(|| what, || check().then_some(()));
 }
 
+fn poll<T, W: Display>(what: impl Fn() -> W, check: impl FnMut() -> Option<T>) -> T {
+    poll_for(WAIT_MAX, what, check)
+}
+
 #[expect(clippy::disallowed_methods, reason = "another process gives no signal to wait for")]
-fn poll<T, W: Display>(what: impl Fn() -> W, mut check: impl FnMut() -> Option<T>) -> T {
-    let end = Instant::now() + WAIT_MAX;
+fn poll_for<T, W: Display>(
+    patience: Duration,
+    what: impl Fn() -> W,
+    mut check: impl FnMut() -> Option<T>,
+) -> T {
+    let end = Instant::now() + patience;
     loop {
         if let Some(value) = check() {
             return value;

@@ -1,8 +1,8 @@
 //! What every sink for messages does, against real servers.
 //!
 //! `suite` has the cases, each a function over a [`suite::SinkSystem`]. A kind of system is one
-//! file that says how its server is started and what has arrived (`amqp`, `mqtt`). `run` carries
-//! deliveries with the real courier, without an engine.
+//! file that says how its server is started and what has arrived (`amqp`, `kafka` and so on). `run`
+//! carries deliveries with the real courier, without an engine.
 
 #![allow(
     clippy::unwrap_used,
@@ -13,8 +13,14 @@
 
 #[cfg(feature = "amqp")]
 mod amqp;
+#[cfg(feature = "kafka")]
+mod kafka;
 #[cfg(feature = "mqtt")]
 mod mqtt;
+#[cfg(feature = "nats")]
+mod nats;
+#[cfg(feature = "redis-stream")]
+mod redis_stream;
 mod run;
 mod suite;
 
@@ -56,3 +62,9 @@ use conformance;
 conformance!(amqp_sink, crate::amqp::AmqpSystem);
 #[cfg(feature = "mqtt")]
 conformance!(mqtt_sink, crate::mqtt::MqttSystem);
+#[cfg(feature = "kafka")]
+conformance!(kafka_sink, crate::kafka::KafkaSystem);
+#[cfg(feature = "nats")]
+conformance!(nats_sink, crate::nats::NatsSystem);
+#[cfg(feature = "redis-stream")]
+conformance!(redis_stream_sink, crate::redis_stream::RedisStreamSystem);

@@ -60,7 +60,7 @@ async fn keep_alive(client: &AsyncClient, devices: impl Iterator<Item = usize>) 
 
 #[test]
 fn exactly_the_devices_that_fall_silent_fire() {
-    let server = MosquittoServer::start_durable();
+    let server = MosquittoServer::start();
     let receiver = WebhookReceiver::start();
     let (port, url) = (server.port, &receiver.url);
     let config = format!(
