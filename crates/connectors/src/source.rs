@@ -13,6 +13,8 @@ mod mapping;
 mod message;
 #[cfg(feature = "mqtt")]
 mod mqtt;
+#[cfg(feature = "nats")]
+mod nats;
 mod pattern;
 mod reader;
 #[cfg(feature = "redis-stream")]
@@ -44,6 +46,8 @@ fn open_by(settings: &MessageSourceSettings, reader: &str) -> Box<dyn MessageSou
         MessageSystem::Amqp => Box::new(amqp::AmqpQueueSource::new(settings)),
         #[cfg(feature = "mqtt")]
         MessageSystem::Mqtt => Box::new(mqtt::MqttTopicSource::new(settings, reader)),
+        #[cfg(feature = "nats")]
+        MessageSystem::Nats => Box::new(nats::NatsSubjectSource::new(settings)),
         #[cfg(feature = "redis-stream")]
         MessageSystem::RedisStream => Box::new(redis::RedisStreamSource::new(settings, reader)),
         _ => Box::new(NotBuilt(settings.system.field())),

@@ -11,6 +11,8 @@ mod amqp;
 mod intake;
 #[cfg(feature = "mqtt")]
 mod mqtt;
+#[cfg(feature = "nats")]
+mod nats;
 #[cfg(feature = "redis-stream")]
 mod redis;
 mod suite;
@@ -45,5 +47,7 @@ macro_rules! conforms {
 conforms!(on_rabbitmq, crate::amqp::RabbitmqSystem);
 #[cfg(feature = "mqtt")]
 conforms!(on_mosquitto, crate::mqtt::MosquittoSystem);
+#[cfg(feature = "nats")]
+conforms!(on_nats, crate::nats::NatsSystem);
 #[cfg(feature = "redis-stream")]
 conforms!(on_redis, crate::redis::RedisSystem);
