@@ -89,6 +89,18 @@ impl MosquittoServer {
         });
     }
 
+    /// Stops the server as an operator does. A durable one writes what it has.
+    pub fn stop(&mut self) {
+        if let Some(process) = self.process.take() {
+            process.signal_all("-TERM");
+            let port = self.port;
+            wait_for("Mosquitto to end", || {
+                std::net::TcpStream::connect(("127.0.0.1", port)).is_err()
+            });
+            process.kill();
+        }
+    }
+
     /// Kills the server with SIGKILL.
     pub fn kill(&mut self) {
         if let Some(process) = self.process.take() {

@@ -29,7 +29,7 @@ macro_rules! conforms {
                 a_poison_message_goes_aside_with_the_problem_and_blocks_nothing,
                 commands_of_a_key_keep_their_order,
                 a_message_that_waits_holds_up_its_key_only,
-                messages_come_again_when_the_server_was_killed,
+                messages_come_again_when_the_server_was_restarted,
                 a_link_that_is_cut_loses_nothing,
                 readers_share_the_messages,
                 a_reader_that_stops_has_confirmed_what_it_has_applied,

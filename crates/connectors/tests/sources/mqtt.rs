@@ -113,7 +113,8 @@ impl TestSystem for MosquittoSystem {
     }
 
     fn restart(&mut self) {
-        self.server.kill();
+        // Killed, it would lose messages that it has confirmed and not written.
+        self.server.stop();
         self.server.start_again();
     }
 }

@@ -248,7 +248,7 @@ pub(crate) fn a_message_that_waits_holds_up_its_key_only<S: TestSystem>() {
     });
 }
 
-pub(crate) fn messages_come_again_when_the_server_was_killed<S: TestSystem>() {
+pub(crate) fn messages_come_again_when_the_server_was_restarted<S: TestSystem>() {
     let mut system = S::start_own();
     runtime().block_on(async {
         let intake = TestIntake::default();

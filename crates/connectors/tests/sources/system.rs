@@ -32,7 +32,7 @@ pub(crate) trait TestSystem: Sized {
     /// The problems and bodies of the rejected messages.
     fn rejected(&self) -> Vec<(String, String)>;
 
-    /// Kills the server, and starts it again with what it had.
+    /// Ends the server, by a kill if it then has what it has confirmed, and starts it again.
     fn restart(&mut self);
 }
 
