@@ -26,6 +26,10 @@ const SOURCE_BATCH_DEFAULT: usize = 1000;
 /// The most rows or messages at once. All are in memory and locked until they are tasks.
 const SOURCE_BATCH_MAX: usize = 10_000;
 
+/// How long a message stays with a reader that does not confirm it by default, and the range of it.
+const CLAIM_AFTER_DEFAULT: Duration = Duration::from_secs(30);
+const CLAIM_AFTER_MIN: Duration = Duration::from_secs(1);
+const CLAIM_AFTER_MAX: Duration = Duration::from_secs(3600);
 /// What the readers of a source share, if nothing else is written.
 const GROUP_DEFAULT: &str = "punctual";
 /// Bytes of a name in another system: the shortest limit of all is that of AMQP.
@@ -54,6 +58,8 @@ pub struct SourceSettings {
     rejected: Option<String>,
     group: Option<String>,
     reader: Option<String>,
+    #[serde(default, deserialize_with = "duration")]
+    claim_after: Option<Duration>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -94,6 +100,8 @@ pub struct MessageSourceSettings {
     pub(crate) group: String,
     /// The name of this broker among the readers, if it is not made of host and port.
     pub(crate) reader: Option<String>,
+    /// How long a message stays with a reader that does not confirm it. Of Redis and NATS.
+    pub(crate) claim_after: Duration,
 }
 
 /// A source of either family.
@@ -164,7 +172,8 @@ impl SourceReader<'_> {
 
     fn outbox(&self) -> Result<OutboxSettings, SettingsError> {
         let SourceSettings { from, verb, table, poll, target, r#match, key, .. } = self.settings;
-        let SourceSettings { task, create, rejected, group, reader, .. } = self.settings;
+        let SourceSettings { task, create, rejected, group, reader, claim_after, .. } =
+            self.settings;
         self.refuse_keys(&[
             ("from", from.is_some()),
             ("verb", verb.is_some()),
@@ -175,6 +184,7 @@ impl SourceReader<'_> {
             ("rejected", rejected.is_some()),
             ("group", group.is_some()),
             ("reader", reader.is_some()),
+            ("claim_after", claim_after.is_some()),
         ])?;
         let table = table.clone().unwrap_or_else(|| OUTBOX_TABLE.to_owned());
         if !is_table_name(&table) || !is_table_name(&format!("{table}{REJECTED_SUFFIX}")) {
@@ -236,6 +246,7 @@ impl SourceReader<'_> {
                 .name("group", self.settings.group.as_deref())?
                 .unwrap_or_else(|| GROUP_DEFAULT.to_owned()),
             reader: self.name("reader", self.settings.reader.as_deref())?,
+            claim_after: self.claim_after(system)?,
         })
     }
 
@@ -284,6 +295,18 @@ impl SourceReader<'_> {
             task: members.collect::<Result<_, SettingsError>>()?,
             create: create.as_ref().map(ToString::to_string),
         })
+    }
+
+    fn claim_after(&self, system: MessageSystem) -> Result<Duration, SettingsError> {
+        let has_claims = matches!(system, MessageSystem::RedisStream | MessageSystem::Nats);
+        match self.settings.claim_after {
+            None => Ok(CLAIM_AFTER_DEFAULT),
+            Some(_) if !has_claims => {
+                Err(self.error("claim_after", "needs a connection of kind \"redis\" or \"nats\""))
+            }
+            Some(after) if (CLAIM_AFTER_MIN..=CLAIM_AFTER_MAX).contains(&after) => Ok(after),
+            Some(_) => Err(self.error("claim_after", "must be 1s to 1h")),
+        }
     }
 
     /// A name in another system.

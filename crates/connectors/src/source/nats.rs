@@ -1,7 +1,7 @@
 //! Subjects of NATS `JetStream` as sources: a durable pull consumer that all brokers share.
 //!
 //! The consumer is made at the stream that has the subject. A message is acknowledged once its
-//! command is durable; one that is not acknowledged for [`ACK_WAIT`] goes to another reader.
+//! command is durable; one that is not acknowledged for a time goes to another reader.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -25,8 +25,6 @@ use crate::nats::{NatsState, open_client};
 use crate::sink::{DynFuture, SessionLost};
 use crate::source_settings::MessageSourceSettings;
 
-/// How long a message stays with a reader that does not acknowledge it.
-const ACK_WAIT: Duration = Duration::from_secs(30);
 /// Messages of all readers that are not acknowledged: some batches of the largest size.
 const ACK_PENDING_MAX: i64 = 100_000;
 /// The subject of rejected messages, unless the source has another, and the stream that has it.
@@ -43,6 +41,8 @@ pub(crate) struct NatsSubjectSource {
     durable: String,
     rejected: Option<String>,
     batch: usize,
+    /// How long a message stays with a reader that does not acknowledge it.
+    claim_after: Duration,
 }
 
 struct NatsSourceSession {
@@ -64,6 +64,7 @@ impl NatsSubjectSource {
             durable: format!("{group}-{}", digest_start(from)),
             rejected: rejected.clone(),
             batch: *batch,
+            claim_after: settings.claim_after,
         }
     }
 
@@ -79,7 +80,7 @@ impl NatsSubjectSource {
             durable_name: Some(self.durable.clone()),
             deliver_policy: DeliverPolicy::All,
             ack_policy: AckPolicy::Explicit,
-            ack_wait: ACK_WAIT,
+            ack_wait: self.claim_after,
             max_deliver: -1,
             filter_subject: subject.clone(),
             max_ack_pending: ACK_PENDING_MAX,
@@ -240,16 +241,20 @@ impl MessageSession for NatsSourceSession {
         Box::pin(self.hold_messages(messages))
     }
 
-    fn close(mut self: Box<Self>) -> DynFuture<'static, ()> {
+    fn close(self: Box<Self>) -> DynFuture<'static, ()> {
+        let Self { context, mut messages, in_hand, .. } = *self;
         Box::pin(async move {
-            // What waits here for a next batch goes to another reader at once.
-            while let Some(Some(Ok(message))) = self.messages.next().now_or_never() {
-                let _ = message.ack_with(AckKind::Nak(None)).await;
+            let mut waiting = Vec::new();
+            while let Some(Some(Ok(message))) = messages.next().now_or_never() {
+                waiting.push(message.split().1);
             }
-            for acker in self.in_hand.values() {
+            // Otherwise the server would give them to this session again.
+            drop(messages);
+            let _ = context.client().flush().await;
+            for acker in in_hand.values().chain(&waiting) {
                 let _ = acker.ack_with(AckKind::Nak(None)).await;
             }
-            let _ = self.context.client().flush().await;
+            let _ = context.client().flush().await;
         })
     }
 }

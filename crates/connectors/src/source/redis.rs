@@ -1,7 +1,7 @@
 //! Streams of Redis as sources: a consumer group that all brokers share.
 //!
 //! The fields of an entry are its headers, and the field `payload` is its body. An entry is
-//! confirmed by XACK. One that its reader has not confirmed for [`CLAIM_AFTER`] is claimed by
+//! confirmed by XACK. One that its reader has not confirmed for a time is claimed by
 //! another; a session begins with what its broker had taken before.
 
 use std::collections::HashSet;
@@ -25,8 +25,6 @@ use crate::source_settings::MessageSourceSettings;
 
 /// The field with the body of an entry.
 const PAYLOAD: &str = "payload";
-/// How long an entry stays with a reader that does not confirm it.
-const CLAIM_AFTER: Duration = Duration::from_secs(30);
 /// How often entries of other readers are looked at.
 const CLAIM_EVERY: Duration = Duration::from_secs(5);
 /// How long a consumer without entries is kept in the group.
@@ -61,6 +59,8 @@ struct StreamGroup {
     rejected: String,
     /// The name of this broker in the group.
     consumer: String,
+    /// How long an entry stays with a reader that does not confirm it.
+    claim_after: Duration,
 }
 
 struct RedisStreamSession {
@@ -83,6 +83,7 @@ impl RedisStreamSource {
             group: settings.group.clone(),
             rejected: rejected.unwrap_or_else(|| format!("{stream}:rejected")),
             consumer: format!("punctual-{reader}"),
+            claim_after: settings.claim_after,
             stream,
         }))
     }
@@ -234,7 +235,7 @@ impl RedisStreamSession {
     async fn claim(&mut self, count: usize) -> Result<Vec<StreamEntry>, SessionLost> {
         let StreamGroup { stream, group, consumer, .. } = &*self.group;
         let mut command = cmd("XAUTOCLAIM");
-        command.arg(stream).arg(group).arg(consumer).arg(millis(CLAIM_AFTER)).arg("0-0");
+        command.arg(stream).arg(group).arg(consumer).arg(millis(self.group.claim_after)).arg("0-0");
         command.arg("COUNT").arg(count);
         // The next cursor, the entries, and those that were deleted.
         let mut answer = items(self.query(&command).await?).into_iter();

@@ -33,7 +33,8 @@ impl TestSystem for NatsSystem {
     fn config(&self, port: u16, more: &str) -> String {
         format!(
             "[connections.mq]\nkind = \"nats\"\nurl = \"nats://127.0.0.1:{port}\"\n\
-             [[sources]]\nconnection = \"mq\"\nfrom = \"{SUBJECT}\"\nnamespace = \"shop\"\n{more}\n"
+             [[sources]]\nconnection = \"mq\"\nfrom = \"{SUBJECT}\"\nnamespace = \"shop\"\n\
+             claim_after = \"1s\"\n{more}\n"
         )
     }
 
