@@ -63,7 +63,7 @@ struct StreamGroup {
     claim_after: Duration,
 }
 
-struct RedisStreamSession {
+struct RedisSourceSession {
     connection: MultiplexedConnection,
     group: Arc<StreamGroup>,
     /// The last entry that this broker had taken before, while there are more.
@@ -137,7 +137,7 @@ impl StreamGroup {
         client.get_multiplexed_async_connection_with_config(&config).await
     }
 
-    async fn open(self: Arc<Self>) -> Result<RedisStreamSession, String> {
+    async fn open(self: Arc<Self>) -> Result<RedisSourceSession, String> {
         let mut connection = self.connect().await?;
         let mut create = cmd("XGROUP");
         create.arg("CREATE").arg(&self.stream).arg(&self.group).arg("0").arg("MKSTREAM");
@@ -150,7 +150,7 @@ impl StreamGroup {
         left.map_err(|error| error.to_string())?;
         let mut claims = interval(CLAIM_EVERY);
         claims.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        Ok(RedisStreamSession {
+        Ok(RedisSourceSession {
             connection,
             group: self,
             own: Some("0".to_owned()),
@@ -178,7 +178,7 @@ impl MessageSource for RedisStreamSource {
     }
 }
 
-impl RedisStreamSession {
+impl RedisSourceSession {
     async fn query(&mut self, command: &Cmd) -> Result<Value, SessionLost> {
         command.query_async(&mut self.connection).await.map_err(lost)
     }
@@ -289,7 +289,7 @@ impl RedisStreamSession {
     }
 }
 
-impl MessageSession for RedisStreamSession {
+impl MessageSession for RedisSourceSession {
     fn take(&mut self, bound: TakeBound) -> DynFuture<'_, Result<Vec<SourceMessage>, SessionLost>> {
         Box::pin(self.take_entries(bound))
     }

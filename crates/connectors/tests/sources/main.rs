@@ -48,6 +48,6 @@ conforms!(on_rabbitmq, crate::amqp::RabbitmqSystem);
 #[cfg(feature = "mqtt")]
 conforms!(on_mosquitto, crate::mqtt::MosquittoSystem);
 #[cfg(feature = "nats")]
-conforms!(on_nats, crate::nats::NatsSystem);
+conforms!(on_nats, crate::nats::JetStreamSystem);
 #[cfg(feature = "redis-stream")]
 conforms!(on_redis, crate::redis::RedisSystem);

@@ -11,15 +11,15 @@ use crate::system::{TestMessage, TestSystem, block_on};
 const SUBJECT: &str = "commands.new";
 const STREAM: &str = "COMMANDS";
 
-pub(crate) struct NatsSystem(NatsServer);
+pub(crate) struct JetStreamSystem(NatsServer);
 
-impl NatsSystem {
+impl JetStreamSystem {
     async fn context(&self) -> Context {
         jetstream::new(async_nats::connect(self.0.url()).await.unwrap())
     }
 }
 
-impl TestSystem for NatsSystem {
+impl TestSystem for JetStreamSystem {
     fn start() -> Self {
         let server = NatsServer::start();
         server.make_stream(STREAM, &["commands.>"], &json!({}));
