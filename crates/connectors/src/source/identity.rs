@@ -6,7 +6,7 @@
 
 use blake3::Hasher;
 
-use super::Verb;
+use super::intake::Verb;
 use super::message::{CONTENT_TYPE, MESSAGE_ID, SourceMessage};
 
 /// Headers with the id of a producer, the first first. Those of CloudEvents are unique only

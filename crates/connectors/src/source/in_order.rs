@@ -10,7 +10,7 @@ use std::time::Duration;
 use punctual_core::Namespace;
 use tokio::time::timeout;
 
-use super::{Applied, Intake, SourceCommand, Verb};
+use super::intake::{Applied, Intake, SourceCommand, Verb};
 
 /// What a command is about, if it names a key.
 type CommandKey = (Namespace, String);

@@ -12,10 +12,10 @@ use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
 
 use super::identity::identity;
+use super::intake::{SourceCommand, Verb};
 use super::key_template::KeyTemplate;
 use super::message::{CONTENT_TYPE, SourceMessage};
 use super::pattern::PlacePattern;
-use super::{SourceCommand, Verb};
 
 /// The content type of a body that is a task as in the API.
 const TASK_TYPE: &str = "application/vnd.punctual+json";

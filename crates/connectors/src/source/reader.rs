@@ -14,11 +14,12 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::in_order::apply_in_order;
+use super::intake::{Applied, Intake};
 use super::mapping::SourceMapping;
 use super::message::SourceMessage;
+use super::open::open_by;
 use super::session::{MessageEnd, MessageSession, MessageSource, TakeBound};
 use super::state::SourceStatus;
-use super::{Applied, Intake, open_by};
 use crate::source_settings::MessageSourceSettings;
 
 /// Bytes of the messages that are in memory at once, but for one message that is larger.
