@@ -43,7 +43,7 @@ const HEARTBEAT_SECONDS: u16 = 10;
 /// channels harms no other message. Several batches: the retry of a refused message comes later.
 const SINGLE_MESSAGES: usize = 2_000;
 /// A message that survives a restart of the server, in a queue that does.
-const PERSISTENT: u8 = 2;
+pub(crate) const PERSISTENT: u8 = 2;
 
 /// The sink of a connection.
 pub(crate) fn sink(
@@ -101,49 +101,58 @@ impl Sink for AmqpSink {
 
 impl AmqpSink {
     async fn open(&self, host: &EndpointHost) -> Result<AmqpSession, lapin::Error> {
-        let tls = match &self.endpoint.tls {
-            Some(tls) => Some(tls.client_config().map_err(io::Error::other)?),
-            None => None,
-        };
-        let uri = self.uri(host);
-        let name = format!("punctual {}", self.name);
-        let properties = ConnectionProperties::default().with_connection_name(name.into());
-        let connect = async move |uri: AMQPUri, runtime| {
-            let AMQPAuthority { host, port, .. } = &uri.authority;
-            let addresses: Vec<SocketAddr> = lookup_host((host.as_str(), *port)).await?.collect();
-            let stream = AsyncTcpStream::connect(&runtime, addresses).await?;
-            Ok(match &tls {
-                None => stream,
-                Some(config) => {
-                    let connector = RustlsConnector::from(Arc::clone(config));
-                    stream.into_rustls(&connector, host).await?
-                }
-            })
-        };
-        let runtime = lapin::runtime::default_runtime()?;
-        let connection = Connection::connector(uri, runtime, connect, properties).await?;
+        let connection = open_connection(&self.endpoint, host, &self.name).await?;
         let channel = open_channel(&connection).await?;
         let (format, answer_bytes) = (self.format, self.answer_bytes);
         let single = Arc::clone(&self.single);
         Ok(AmqpSession { connection, channel, format, answer_bytes, single })
     }
+}
 
-    fn uri(&self, host: &EndpointHost) -> AMQPUri {
-        let Endpoint { user, password, path, tls, .. } = &self.endpoint;
-        let username = user.clone().unwrap_or_else(|| USER_DEFAULT.to_owned());
-        let password = password.as_ref().map_or(USER_DEFAULT, SqlSecret::reveal).to_owned();
-        let query = AMQPQueryString { heartbeat: Some(HEARTBEAT_SECONDS), ..Default::default() };
-        let userinfo = AMQPUserInfo { username, password };
-        AMQPUri {
-            scheme: if tls.is_some() { AMQPScheme::AMQPS } else { AMQPScheme::AMQP },
-            authority: AMQPAuthority { userinfo, host: host.host.clone(), port: host.port },
-            vhost: path.clone().unwrap_or_else(|| VHOST_DEFAULT.to_owned()),
-            query,
-        }
+/// Opens a connection to one of the hosts of an endpoint.
+pub(crate) async fn open_connection(
+    endpoint: &Endpoint,
+    host: &EndpointHost,
+    name: &ConnectionName,
+) -> Result<Connection, lapin::Error> {
+    let tls = match &endpoint.tls {
+        Some(tls) => Some(tls.client_config().map_err(io::Error::other)?),
+        None => None,
+    };
+    let name = format!("punctual {name}");
+    let properties = ConnectionProperties::default().with_connection_name(name.into());
+    let connect = async move |uri: AMQPUri, runtime| {
+        let AMQPAuthority { host, port, .. } = &uri.authority;
+        let addresses: Vec<SocketAddr> = lookup_host((host.as_str(), *port)).await?.collect();
+        let stream = AsyncTcpStream::connect(&runtime, addresses).await?;
+        Ok(match &tls {
+            None => stream,
+            Some(config) => {
+                let connector = RustlsConnector::from(Arc::clone(config));
+                stream.into_rustls(&connector, host).await?
+            }
+        })
+    };
+    let runtime = lapin::runtime::default_runtime()?;
+    Connection::connector(uri(endpoint, host), runtime, connect, properties).await
+}
+
+fn uri(endpoint: &Endpoint, host: &EndpointHost) -> AMQPUri {
+    let Endpoint { user, password, path, tls, .. } = endpoint;
+    let username = user.clone().unwrap_or_else(|| USER_DEFAULT.to_owned());
+    let password = password.as_ref().map_or(USER_DEFAULT, SqlSecret::reveal).to_owned();
+    let query = AMQPQueryString { heartbeat: Some(HEARTBEAT_SECONDS), ..Default::default() };
+    let userinfo = AMQPUserInfo { username, password };
+    AMQPUri {
+        scheme: if tls.is_some() { AMQPScheme::AMQPS } else { AMQPScheme::AMQP },
+        authority: AMQPAuthority { userinfo, host: host.host.clone(), port: host.port },
+        vhost: path.clone().unwrap_or_else(|| VHOST_DEFAULT.to_owned()),
+        query,
     }
 }
 
-async fn open_channel(connection: &Connection) -> Result<Channel, lapin::Error> {
+/// Opens a channel whose messages are confirmed.
+pub(crate) async fn open_channel(connection: &Connection) -> Result<Channel, lapin::Error> {
     let channel = connection.create_channel().await?;
     channel.confirm_select(ConfirmSelectOptions::default()).await?;
     Ok(channel)
@@ -350,7 +359,7 @@ fn closes_channel(error: &lapin::Error) -> bool {
 }
 
 /// The text of the server, if it is one of its errors.
-fn error_text(error: &lapin::Error) -> String {
+pub(crate) fn error_text(error: &lapin::Error) -> String {
     match error.kind() {
         lapin::ErrorKind::ProtocolError(error) => {
             format!("{} {}", error.get_id(), error.get_message())

@@ -5,7 +5,7 @@
 //! opens them, one kind of system per file or folder (`sql`, `amqp`, `mqtt`, `nats`,
 //! `redis_stream`, `kafka`); `message` is what those that take messages have in common. A source
 //! takes commands from another system and gives them to an [`Intake`] (`outbox`: the rows of a
-//! table). The server composes all of it.
+//! table; `source`: messages). The server composes all of it.
 
 #[cfg(feature = "amqp")]
 mod amqp;
@@ -43,9 +43,12 @@ mod window;
 pub use connection::{Connection, ConnectionKind, Connections, MessageFormat};
 pub use connection_settings::ConnectionSettings;
 pub use courier::{ConnectionView, ConnectorEvent, Observer, SinkCourier};
-pub use outbox::{OutboxSource, SourceState};
+pub use outbox::OutboxSource;
 pub use settings::ConnectorConfig;
 pub use settings_error::SettingsError;
 pub use sink::{DynFuture, SendResult, SessionLost, Sink, SinkSession};
-pub use source::{Applied, Intake, SourceCommand, Verb};
+pub use source::{
+    Applied, Intake, MessageEnd, MessageReader, MessageSession, MessageSource, SourceCommand,
+    SourceMessage, SourceState, SourceStatus, TakeBound, Verb,
+};
 pub use source_settings::{MessageSourceSettings, OutboxSettings, SourceSettings};

@@ -122,34 +122,44 @@ impl MqttSink {
     }
 
     fn options(&self, host: &EndpointHost) -> Result<MqttOptions, String> {
-        let Endpoint { user, password, tls, .. } = &self.endpoint;
         // A server has one session by each name, and ends the older one.
         let unique = RandomState::new().build_hasher().finish();
         let id = format!("punctual-{}-{unique:016x}", self.name);
-        let mut options = MqttOptions::new(id, Broker::tcp(host.host.clone(), host.port));
+        let mut options = connection_options(&self.endpoint, host, id)?;
         options.set_clean_start(true);
-        options.set_keep_alive(KEEP_ALIVE_SECONDS);
-        options.set_connect_timeout(CONNECT_TIMEOUT);
         options.set_request_channel_capacity(usize::from(QUEUE_MAX));
         options.set_outgoing_inflight_upper_limit(QUEUE_MAX);
-        if let Some(tls) = tls {
-            let config = TlsConfiguration::Rustls(tls.client_config()?);
-            options.set_transport(Transport::tls_with_config(config));
-        }
-        match (user, password) {
-            (Some(user), Some(password)) => {
-                options.set_credentials(user.clone(), password.reveal().to_owned());
-            }
-            (Some(user), None) => {
-                options.set_username(user.clone());
-            }
-            (None, Some(password)) => {
-                options.set_password(password.reveal().to_owned());
-            }
-            (None, None) => {}
-        }
         Ok(options)
     }
+}
+
+/// What every connection to one of the hosts of an endpoint has.
+pub(crate) fn connection_options(
+    endpoint: &Endpoint,
+    host: &EndpointHost,
+    client_id: String,
+) -> Result<MqttOptions, String> {
+    let Endpoint { user, password, tls, .. } = endpoint;
+    let mut options = MqttOptions::new(client_id, Broker::tcp(host.host.clone(), host.port));
+    options.set_keep_alive(KEEP_ALIVE_SECONDS);
+    options.set_connect_timeout(CONNECT_TIMEOUT);
+    if let Some(tls) = tls {
+        let config = TlsConfiguration::Rustls(tls.client_config()?);
+        options.set_transport(Transport::tls_with_config(config));
+    }
+    match (user, password) {
+        (Some(user), Some(password)) => {
+            options.set_credentials(user.clone(), password.reveal().to_owned());
+        }
+        (Some(user), None) => {
+            options.set_username(user.clone());
+        }
+        (None, Some(password)) => {
+            options.set_password(password.reveal().to_owned());
+        }
+        (None, None) => {}
+    }
+    Ok(options)
 }
 
 /// Drives a connection until it breaks or its session is dropped. It is not opened again here.

@@ -17,7 +17,7 @@ use async_nats::jetstream::message::PublishMessage;
 use async_nats::jetstream::publish::PublishAck;
 use async_nats::jetstream::{Error as JetStreamError, ErrorCode};
 use async_nats::{
-    ConnectOptions, Event, HeaderMap, HeaderName, HeaderValue, ServerAddr, ServerError,
+    Client, ConnectOptions, Event, HeaderMap, HeaderName, HeaderValue, ServerAddr, ServerError,
 };
 use futures_util::FutureExt as _;
 use punctual_core::{AttemptResult, ConnectionName};
@@ -77,9 +77,9 @@ impl Sink for NatsSink {
 
 /// What the server has said beside its answers.
 #[derive(Debug, Clone, Default)]
-struct NatsState {
+pub(crate) struct NatsState {
     /// Why the connection is of no use any more.
-    lost: Option<String>,
+    pub(crate) lost: Option<String>,
     /// The last problem that the server named: often the reason of the loss that follows.
     problem: Option<String>,
     /// Subjects that the user may not publish to, and what the server said. There is no other
@@ -120,6 +120,40 @@ fn denied_subject(text: &str) -> Option<&str> {
     rest.rsplit_once('"').map(|(subject, _)| subject)
 }
 
+/// Opens a connection of the client library, and notes what the server says beside its answers.
+pub(crate) async fn open_client(
+    name: &ConnectionName,
+    link: &MessageLink,
+    events: &watch::Sender<NatsState>,
+) -> Result<Client, String> {
+    let endpoint = &link.endpoint;
+    let scheme = if endpoint.tls.is_some() { "tls" } else { "nats" };
+    let hosts = endpoint.hosts.iter().map(|host| format!("{scheme}://{host}"));
+    let hosts = hosts.map(|host| ServerAddr::from_str(&host).map_err(|e| e.to_string()));
+    let hosts: Vec<ServerAddr> = hosts.collect::<Result<_, _>>()?;
+    let noted = events.clone();
+    let mut options = ConnectOptions::new()
+        .name(format!("punctual {name}"))
+        .connection_timeout(CONNECT_TIMEOUT)
+        .ping_interval(PING_EVERY)
+        .max_reconnects(1)
+        .event_callback(move |event| {
+            noted.send_modify(|state| state.note(&event));
+            std::future::ready(())
+        });
+    let password = endpoint.password.as_ref().map(|password| password.reveal().to_owned());
+    options = match (endpoint.user.clone(), password) {
+        (Some(user), Some(password)) => options.user_and_password(user, password),
+        (Some(token), None) | (None, Some(token)) => options.token(token),
+        (None, None) => options,
+    };
+    if let Some(tls) = &endpoint.tls {
+        let config = tls.client_config()?;
+        options = options.require_tls(true).tls_client_config((*config).clone());
+    }
+    options.connect(hosts).await.map_err(|error| with_source(&error))
+}
+
 struct NatsSession {
     context: Context,
     events: watch::Sender<NatsState>,
@@ -129,33 +163,8 @@ struct NatsSession {
 
 impl NatsSession {
     async fn open(sink: &NatsSink) -> Result<Self, String> {
-        let endpoint = &sink.link.endpoint;
-        let scheme = if endpoint.tls.is_some() { "tls" } else { "nats" };
-        let hosts = endpoint.hosts.iter().map(|host| format!("{scheme}://{host}"));
-        let hosts = hosts.map(|host| ServerAddr::from_str(&host).map_err(|e| e.to_string()));
-        let hosts: Vec<ServerAddr> = hosts.collect::<Result<_, _>>()?;
         let events = watch::Sender::new(NatsState::default());
-        let noted = events.clone();
-        let mut options = ConnectOptions::new()
-            .name(format!("punctual {}", sink.name))
-            .connection_timeout(CONNECT_TIMEOUT)
-            .ping_interval(PING_EVERY)
-            .max_reconnects(1)
-            .event_callback(move |event| {
-                noted.send_modify(|state| state.note(&event));
-                std::future::ready(())
-            });
-        let password = endpoint.password.as_ref().map(|password| password.reveal().to_owned());
-        options = match (endpoint.user.clone(), password) {
-            (Some(user), Some(password)) => options.user_and_password(user, password),
-            (Some(token), None) | (None, Some(token)) => options.token(token),
-            (None, None) => options,
-        };
-        if let Some(tls) = &endpoint.tls {
-            let config = tls.client_config()?;
-            options = options.require_tls(true).tls_client_config((*config).clone());
-        }
-        let client = options.connect(hosts).await.map_err(|error| with_source(&error))?;
+        let client = open_client(&sink.name, &sink.link, &events).await?;
         let context = ContextBuilder::new()
             .max_ack_inflight(UNCONFIRMED_MAX)
             .timeout(ACK_TIMEOUT)

@@ -10,16 +10,14 @@ mod mysql;
 mod postgres;
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
-use punctual_core::{Clock, Timestamp};
 use punctual_sql::{Pauses, SqlError, SqlKind};
 use tokio::time::timeout;
 
-use crate::courier::{ConnectorEvent, Observer};
 use crate::sink::DynFuture;
-use crate::source::{Applied, Intake, SourceCommand, Verb};
+use crate::source::{Applied, Intake, SourceCommand, SourceStatus, Verb, apply_in_order, digest};
 use crate::source_settings::OutboxSettings;
 
 /// How long a broker that hangs keeps the rows of a round: the database ends its session then.
@@ -66,32 +64,11 @@ trait OutboxSession: Send {
     }
 }
 
-/// What a source does at present, for operators.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SourceState {
-    /// The name of the source: its connection and its table.
-    pub name: String,
-    /// The namespace of its tasks.
-    pub namespace: String,
-    /// When it last read its table, also without rows.
-    pub read_at: Option<Timestamp>,
-    /// Rows that this broker has applied.
-    pub applied: u64,
-    /// Rows that this broker has moved aside.
-    pub rejected: u64,
-    /// How long the oldest row of the last round had waited.
-    pub lag: Duration,
-    /// Why it cannot go on at present.
-    pub problem: Option<String>,
-}
-
 /// Reads one outbox.
 pub struct OutboxSource {
     settings: OutboxSettings,
     intake: Arc<dyn Intake>,
-    clock: Arc<dyn Clock>,
-    observer: Observer,
-    state: Mutex<SourceState>,
+    status: Arc<SourceStatus>,
 }
 
 impl fmt::Debug for OutboxSource {
@@ -103,32 +80,12 @@ impl fmt::Debug for OutboxSource {
 impl OutboxSource {
     /// A source that does not run yet.
     #[must_use]
-    pub fn new(
+    pub const fn new(
         settings: OutboxSettings,
         intake: Arc<dyn Intake>,
-        clock: Arc<dyn Clock>,
-        observer: Observer,
+        status: Arc<SourceStatus>,
     ) -> Self {
-        let state = SourceState {
-            name: format!("{}/{}", settings.connection, settings.table),
-            namespace: settings.namespace.as_str().to_owned(),
-            read_at: None,
-            applied: 0,
-            rejected: 0,
-            lag: Duration::ZERO,
-            problem: None,
-        };
-        Self { settings, intake, clock, observer, state: Mutex::new(state) }
-    }
-
-    /// What it does at present.
-    #[must_use]
-    pub fn state(&self) -> SourceState {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    fn change(&self, change: impl FnOnce(&mut SourceState)) {
-        change(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner));
+        Self { settings, intake, status }
     }
 
     /// Reads the outbox. Never returns; dropped between two awaits, it loses nothing.
@@ -141,7 +98,7 @@ impl OutboxSource {
                     match self.round(&mut *session).await {
                         Ok(pause) => {
                             pauses.succeeded();
-                            self.change(|state| state.problem = None);
+                            self.status.works();
                             self.wait_for_rows(&mut *session, pause).await;
                         }
                         Err(error) => break error,
@@ -150,7 +107,7 @@ impl OutboxSource {
                 Err(error) => error,
             };
             pauses.failed();
-            self.problem(&error);
+            self.status.failed(error.to_string());
         }
     }
 
@@ -160,14 +117,6 @@ impl OutboxSource {
         if notified && pause > NOTIFIED_PAUSE {
             wait(NOTIFIED_PAUSE).await;
         }
-    }
-
-    fn problem(&self, error: &SqlError) {
-        let problem = error.to_string();
-        if self.state().problem.as_ref() != Some(&problem) {
-            tracing::warn!(source = self.state().name, error = problem, "outbox not read");
-        }
-        self.change(|state| state.problem = Some(problem));
     }
 
     async fn connect(&self) -> Result<Box<dyn OutboxSession>, SqlError> {
@@ -189,32 +138,16 @@ impl OutboxSource {
         let Some(rows) = within(session.begin(batch)).await? else {
             return Ok(poll);
         };
-        let now = self.clock.now();
-        self.change(|state| state.read_at = Some(now));
+        self.status.read();
         let full = rows.len() >= batch;
         let age = rows.iter().map(|row| row.age_ms).max().unwrap_or_default();
         let lag = Duration::from_millis(u64::try_from(age).unwrap_or_default());
         let end = self.apply(rows).await;
         within(session.end(&end)).await?;
         let (applied, rejected) = (end.done.len(), end.rejected.len());
-        self.change(|state| {
-            state.applied += applied as u64;
-            state.rejected += rejected as u64;
-            state.lag = lag;
-            state.problem.clone_from(&end.refused);
-        });
-        let name = self.state().name;
-        if applied + rejected > 0 {
-            (self.observer)(ConnectorEvent::Taken { source: &name, applied, rejected, lag });
-        }
-        if rejected > 0 {
-            tracing::warn!(source = name, rejected, "rows of the outbox moved aside");
-        }
+        self.status.settled(applied, rejected, lag, end.refused.as_deref());
         Ok(match end.refused {
-            Some(why) => {
-                tracing::debug!(source = name, error = why, "rows of the outbox stay");
-                REFUSED_PAUSE.max(poll)
-            }
+            Some(_) => REFUSED_PAUSE.max(poll),
             None if full => Duration::ZERO,
             None => poll,
         })
@@ -232,16 +165,7 @@ impl OutboxSource {
                 Err(problem) => end.rejected.push((row.id, problem)),
             }
         }
-        if commands.is_empty() {
-            return end;
-        }
-        let applied = match timeout(ROUND_MAX / 2, self.intake.apply(commands)).await {
-            Ok(applied) => applied,
-            Err(_) => {
-                end.refused = Some("the broker did not answer in time".to_owned());
-                return end;
-            }
-        };
+        let applied = apply_in_order(&*self.intake, commands, ROUND_MAX / 2).await;
         for (id, applied) in ids.into_iter().zip(applied) {
             match applied {
                 Applied::Done => end.done.push(id),
@@ -260,10 +184,12 @@ impl OutboxSource {
         };
         Ok(SourceCommand {
             id: format!("{connection}/{table}/{}/{}", row.id, row.created_at),
+            digest: digest(row.task.as_deref().unwrap_or_default().as_bytes()),
             namespace: namespace.clone(),
             verb,
             key: row.key.clone(),
             task: row.task.clone(),
+            create: None,
         })
     }
 }

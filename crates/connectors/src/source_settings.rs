@@ -4,15 +4,17 @@
 //! connection: an outbox of a database, or the messages of another system. A key that the kind does
 //! not have is an error that names it.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use punctual_core::{ConnectionName, MessageSystem, Namespace, parse_duration};
 use punctual_sql::{SqlKind, SqlOptions};
 use serde::{Deserialize, Deserializer};
+use serde_json::value::to_raw_value;
 
 use crate::connection::{Connection, Connections, KindFamily, MessageLink};
 use crate::settings_error::SettingsError;
-use crate::source::Verb;
+use crate::source::{KeyTemplate, PlacePattern, SourceMapping, Verb, WildcardStyle};
 use crate::sql::schema::{OUTBOX_TABLE, REJECTED_SUFFIX, is_table_name};
 
 /// How often an outbox is read by default, and the range of it.
@@ -23,6 +25,15 @@ const POLL_MAX: Duration = Duration::from_secs(60);
 const SOURCE_BATCH_DEFAULT: usize = 1000;
 /// The most rows or messages at once. All are in memory and locked until they are tasks.
 const SOURCE_BATCH_MAX: usize = 10_000;
+
+/// How long a message stays with a reader that does not confirm it by default, and the range of it.
+const CLAIM_AFTER_DEFAULT: Duration = Duration::from_secs(30);
+const CLAIM_AFTER_MIN: Duration = Duration::from_secs(1);
+const CLAIM_AFTER_MAX: Duration = Duration::from_secs(3600);
+/// What the readers of a source share, if nothing else is written.
+const GROUP_DEFAULT: &str = "punctual";
+/// Bytes of a name in another system: the shortest limit of all is that of AMQP.
+const NAME_BYTES_MAX: usize = 255;
 
 /// One of `[[sources]]` as it is written.
 #[derive(Debug, Clone, Deserialize)]
@@ -42,6 +53,15 @@ pub struct SourceSettings {
     // Of messages.
     from: Option<String>,
     verb: Option<String>,
+    r#match: Option<String>,
+    key: Option<String>,
+    task: Option<BTreeMap<String, serde_json::Value>>,
+    create: Option<serde_json::Value>,
+    rejected: Option<String>,
+    group: Option<String>,
+    reader: Option<String>,
+    #[serde(default, deserialize_with = "duration")]
+    claim_after: Option<Duration>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -67,19 +87,25 @@ pub struct OutboxSettings {
 
 /// A topic, queue, subject or stream whose messages are commands, checked.
 #[derive(Debug, Clone)]
-#[expect(dead_code, reason = "no system that takes messages is a source yet")]
 pub struct MessageSourceSettings {
     pub(crate) connection: ConnectionName,
     pub(crate) system: MessageSystem,
     pub(crate) link: MessageLink,
     /// The topic, queue, subject or stream.
     pub(crate) from: String,
-    pub(crate) namespace: Namespace,
+    /// What its messages mean.
+    pub(crate) mapping: SourceMapping,
     /// The target of messages that have none, in JSON as in the API.
     pub(crate) target: Option<serde_json::Value>,
-    /// The verb of messages that have none.
-    pub(crate) verb: Verb,
     pub(crate) batch: usize,
+    /// Where rejected messages go, if it is not the default of the system.
+    pub(crate) rejected: Option<String>,
+    /// What all readers of the source share.
+    pub(crate) group: String,
+    /// The name of this broker among the readers, if it is not made of host and port.
+    pub(crate) reader: Option<String>,
+    /// How long a message stays with a reader that does not confirm it. Of Redis and NATS.
+    pub(crate) claim_after: Duration,
 }
 
 /// A source of either family.
@@ -149,8 +175,21 @@ impl SourceReader<'_> {
     }
 
     fn outbox(&self) -> Result<OutboxSettings, SettingsError> {
-        let SourceSettings { from, verb, table, poll, target, .. } = self.settings;
-        self.refuse_keys(&[("from", from.is_some()), ("verb", verb.is_some())])?;
+        let SourceSettings { from, verb, table, poll, target, r#match, key, .. } = self.settings;
+        let SourceSettings { task, create, rejected, group, reader, claim_after, .. } =
+            self.settings;
+        self.refuse_keys(&[
+            ("from", from.is_some()),
+            ("verb", verb.is_some()),
+            ("match", r#match.is_some()),
+            ("key", key.is_some()),
+            ("task", task.is_some()),
+            ("create", create.is_some()),
+            ("rejected", rejected.is_some()),
+            ("group", group.is_some()),
+            ("reader", reader.is_some()),
+            ("claim_after", claim_after.is_some()),
+        ])?;
         let table = table.clone().unwrap_or_else(|| OUTBOX_TABLE.to_owned());
         if !is_table_name(&table) || !is_table_name(&format!("{table}{REJECTED_SUFFIX}")) {
             return Err(self.error("table", "must be the name of a table"));
@@ -197,20 +236,134 @@ impl SourceReader<'_> {
         let Some(link) = self.connection.system.link() else {
             return Err(self.error("connection", "must be one of a system that has messages"));
         };
+        if system == MessageSystem::Kafka {
+            return Err(self.error("connection", "must not be one of Kafka, which is no source"));
+        }
+        let batch = self.batch()?;
+        if system == MessageSystem::Mqtt && batch > usize::from(u16::MAX) / 2 {
+            return Err(self.error("batch", "must be at most 32767 with MQTT"));
+        }
         Ok(MessageSourceSettings {
             connection: self.connection.name.clone(),
             system,
             link: link.clone(),
+            mapping: self.mapping(system, &from, verb)?,
             from,
-            namespace: self.namespace()?,
             target: target.clone(),
-            verb,
-            batch: self.batch()?,
+            batch,
+            rejected: self.name("rejected", self.settings.rejected.as_deref())?,
+            group: self
+                .name("group", self.settings.group.as_deref())?
+                .unwrap_or_else(|| GROUP_DEFAULT.to_owned()),
+            reader: self.name("reader", self.settings.reader.as_deref())?,
+            claim_after: self.claim_after(system)?,
         })
+    }
+
+    fn mapping(
+        &self,
+        system: MessageSystem,
+        from: &str,
+        verb: Verb,
+    ) -> Result<SourceMapping, SettingsError> {
+        let SourceSettings { r#match, key, task, create, .. } = self.settings;
+        let (style, own) = match system {
+            MessageSystem::Mqtt => (Some(WildcardStyle::Mqtt), Some(from)),
+            MessageSystem::Nats => (Some(WildcardStyle::Nats), Some(from)),
+            MessageSystem::Amqp => (Some(WildcardStyle::Amqp), None),
+            MessageSystem::RedisStream | MessageSystem::Kafka => (None, None),
+        };
+        let pattern = match (style, r#match.as_deref().or(own)) {
+            (None, Some(_)) => {
+                return Err(self.error("match", "needs a system whose messages have places"));
+            }
+            (Some(style), Some(text)) => {
+                let field = if r#match.is_some() { "match" } else { "from" };
+                let pattern = PlacePattern::parse(style, text);
+                Some(pattern.map_err(|problem| self.error(field, problem))?)
+            }
+            (_, None) => None,
+        };
+        let key = key.as_deref().map(|text| KeyTemplate::parse(text, pattern.as_ref()));
+        let key = key.transpose().map_err(|problem| self.error("key", problem))?;
+        if create.is_some() && verb != Verb::Touch {
+            return Err(self.error("create", "needs `verb = \"touch\"`"));
+        }
+        if create.as_ref().is_some_and(|create| !create.is_object()) {
+            return Err(self.error("create", "must be a table: a task as in the API"));
+        }
+        let members = task.iter().flatten().map(|(name, value)| {
+            let value = to_raw_value(value);
+            Ok((name.clone(), value.map_err(|error| self.error("task", error.to_string()))?))
+        });
+        Ok(SourceMapping {
+            source: format!("{}/{from}", self.connection.name.as_str()),
+            namespace: self.namespace()?,
+            verb,
+            pattern,
+            key,
+            task: members.collect::<Result<_, SettingsError>>()?,
+            create: create.as_ref().map(ToString::to_string),
+        })
+    }
+
+    fn claim_after(&self, system: MessageSystem) -> Result<Duration, SettingsError> {
+        let has_claims = matches!(system, MessageSystem::RedisStream | MessageSystem::Nats);
+        match self.settings.claim_after {
+            None => Ok(CLAIM_AFTER_DEFAULT),
+            Some(_) if !has_claims => {
+                Err(self.error("claim_after", "needs a connection of kind \"redis\" or \"nats\""))
+            }
+            Some(after) if (CLAIM_AFTER_MIN..=CLAIM_AFTER_MAX).contains(&after) => Ok(after),
+            Some(_) => Err(self.error("claim_after", "must be 1s to 1h")),
+        }
+    }
+
+    /// A name in another system.
+    fn name(&self, field: &str, name: Option<&str>) -> Result<Option<String>, SettingsError> {
+        match name {
+            None => Ok(None),
+            Some(name) if name.is_empty() || name.len() > NAME_BYTES_MAX => {
+                Err(self.error(field, format!("must have 1 to {NAME_BYTES_MAX} bytes")))
+            }
+            Some(name) => Ok(Some(name.to_owned())),
+        }
+    }
+}
+
+impl MessageSourceSettings {
+    /// The name of the source.
+    #[must_use]
+    pub fn name(&self) -> String {
+        self.mapping.source.clone()
+    }
+
+    /// The target of tasks that have none, in JSON as in the API.
+    #[must_use]
+    pub const fn target(&self) -> Option<&serde_json::Value> {
+        self.target.as_ref()
+    }
+
+    /// The namespace of its tasks.
+    #[must_use]
+    pub const fn namespace(&self) -> &Namespace {
+        &self.mapping.namespace
+    }
+
+    /// The task that a touch of a key without one creates, in JSON.
+    #[must_use]
+    pub fn create(&self) -> Option<&str> {
+        self.mapping.create.as_deref()
     }
 }
 
 impl OutboxSettings {
+    /// The name of the source.
+    #[must_use]
+    pub fn name(&self) -> String {
+        format!("{}/{}", self.connection.as_str(), self.table)
+    }
+
     /// The target of rows that have none, in JSON as in the API.
     #[must_use]
     pub const fn target(&self) -> Option<&serde_json::Value> {

@@ -4,9 +4,9 @@
 //! the owner of their partition, which `routing` finds.
 
 use std::net::SocketAddr;
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, OnceLock};
 
-use punctual_connectors::{OutboxSource, SinkCourier, SourceState};
+use punctual_connectors::{SinkCourier, SourceState, SourceStatus};
 use tokio::sync::{mpsc, watch};
 
 use crate::api::limits::ApiLimits;
@@ -47,7 +47,7 @@ pub(crate) struct Broker {
     /// The connections of the configuration.
     pub(crate) sinks: Arc<SinkCourier>,
     /// Set once the sources have started.
-    pub(crate) sources: OnceLock<Vec<Weak<OutboxSource>>>,
+    pub(crate) sources: OnceLock<Vec<Arc<SourceStatus>>>,
     pub(crate) telemetry: Telemetry,
     /// The address that it listens on.
     pub(crate) address: SocketAddr,
@@ -72,7 +72,7 @@ impl Broker {
     /// What the sources of the configuration do.
     pub(crate) fn source_states(&self) -> Vec<SourceState> {
         let sources = self.sources.get().map_or(&[][..], Vec::as_slice);
-        sources.iter().filter_map(Weak::upgrade).map(|source| source.state()).collect()
+        sources.iter().map(|source| source.state()).collect()
     }
 
     /// Returns whether the broker has stopped accepting new work.

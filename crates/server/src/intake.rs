@@ -4,6 +4,7 @@
 //! schedule has a receipt under the id of the command, so that it creates no second task when the
 //! source gives it again. A touch, cancel, pause or resume of a key without a task is done.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use punctual_connectors::{Applied, DynFuture, Intake, SourceCommand, Verb};
@@ -16,6 +17,7 @@ use crate::api::command_batch::{CommandBatch, CommandResult};
 use crate::api::http::tasks::{checked, parse_task, touch_to};
 use crate::broker::Broker;
 use crate::problem::Problem;
+use crate::task_form::TaskToSchedule;
 use crate::touch_rules::TouchRules;
 
 /// Applies the commands of one source.
@@ -29,6 +31,15 @@ pub(crate) struct BrokerIntake {
 impl BrokerIntake {
     pub(crate) fn new(broker: Arc<Broker>, target: Option<&serde_json::Value>) -> Self {
         Self { broker, target: target.map(ToString::to_string) }
+    }
+
+    /// Checks the task that touches of a source create.
+    pub(crate) fn check_create(&self, text: &str, namespace: &Namespace) -> Result<(), Problem> {
+        let task = self.task(text, namespace, None)?;
+        if task.new_task.key.is_some() {
+            return Err(Invalid::new("key", "must be left out; a touch names the key").into());
+        }
+        Ok(())
     }
 
     async fn apply_all(&self, commands: Vec<SourceCommand>) -> Vec<Applied> {
@@ -55,28 +66,79 @@ impl BrokerIntake {
             }
             *result = Some(applied(commands[at].verb, reply));
         }
-        for at in missing {
-            results[at] = Some(self.touch_by_rule(&commands[at]).await);
-        }
+        self.create_missing(&commands, &missing, &mut results).await;
         results.into_iter().flatten().collect()
     }
 
-    /// Creates the watch of a touched key that has no task, if a rule of the namespace says so.
-    async fn touch_by_rule(&self, command: &SourceCommand) -> Applied {
-        let Ok(key) = task_key(command) else { return Applied::Done };
-        let rules = match TouchRules::read(&self.broker, &command.namespace).await {
-            Ok(rules) => rules,
-            Err(error) => return Applied::Later(error.to_string()),
-        };
-        let Some(create) = rules.create(&key) else { return Applied::Done };
-        let mut batch = CommandBatch::default();
-        batch.push(self.partition(&command.namespace, &key), create);
-        let reply = batch.run(&self.broker.owners).await.into_iter().next();
-        match reply.unwrap_or(Err(EngineError::Lost)) {
-            // Another caller has created it meanwhile: the next try touches it.
-            Err(EngineError::Exists(_)) => Applied::Later("touched meanwhile".to_owned()),
-            reply => applied(Verb::Schedule, reply),
+    /// Creates the tasks of touched keys that have none, if their source or a rule of the namespace
+    /// says which.
+    async fn create_missing(
+        &self,
+        commands: &[SourceCommand],
+        missing: &[usize],
+        results: &mut [Option<Applied>],
+    ) {
+        let mut rules: BTreeMap<&Namespace, TouchRules> = BTreeMap::new();
+        let (mut batch, mut created) = (CommandBatch::default(), Vec::new());
+        for at in missing {
+            let command = &commands[*at];
+            let create = match self.create(command, &mut rules).await {
+                Ok(Some(create)) => create,
+                Ok(None) => continue,
+                Err(result) => {
+                    results[*at] = Some(result);
+                    continue;
+                }
+            };
+            batch.push(create.0, create.1);
+            created.push(*at);
         }
+        if created.is_empty() {
+            return;
+        }
+        let replies = batch.run(&self.broker.owners).await;
+        for (at, reply) in created.into_iter().zip(replies) {
+            results[at] = Some(match reply {
+                // Another caller has created it meanwhile: the next try touches it.
+                Err(EngineError::Exists(_)) => Applied::Later("touched meanwhile".to_owned()),
+                reply => applied(Verb::Schedule, reply),
+            });
+        }
+    }
+
+    /// The command that creates the task of a touched key.
+    async fn create<'a>(
+        &self,
+        command: &'a SourceCommand,
+        rules: &mut BTreeMap<&'a Namespace, TouchRules>,
+    ) -> Result<Option<(PartitionId, Command)>, Applied> {
+        let namespace = &command.namespace;
+        let Ok(key) = task_key(command) else { return Ok(None) };
+        let partition = self.partition(namespace, &key);
+        if let Some(text) = &command.create {
+            let task = self.task(text, namespace, Some(key));
+            let task = task.map_err(|problem| rejected(&problem))?;
+            let schedule = task.into_command(Condition::Absent, None);
+            return Ok(Some((partition, Command::Schedule(schedule))));
+        }
+        if !rules.contains_key(namespace) {
+            let read = TouchRules::read(&self.broker, namespace).await;
+            rules.insert(namespace, read.map_err(|error| Applied::Later(error.to_string()))?);
+        }
+        let create = rules.get(namespace).and_then(|rules| rules.create(&key));
+        Ok(create.map(|create| (partition, create)))
+    }
+
+    /// Checks a task in JSON, with the target of the source if it has none.
+    fn task(
+        &self,
+        text: &str,
+        namespace: &Namespace,
+        key: Option<TaskKey>,
+    ) -> Result<TaskToSchedule, Problem> {
+        let whole = self.target.as_deref().and_then(|target| with_target(text, target));
+        let body = parse_task(whole.as_deref().unwrap_or(text).as_bytes())?;
+        checked(&self.broker, body, namespace, key)
     }
 
     fn partition(&self, namespace: &Namespace, key: &TaskKey) -> PartitionId {
@@ -106,13 +168,10 @@ impl BrokerIntake {
     fn schedule(&self, command: &SourceCommand) -> Result<(PartitionId, Command), Problem> {
         let text = command.task.as_deref();
         let text = text.ok_or_else(|| Invalid::new("task", "must be given to schedule"))?;
-        let whole = self.target.as_deref().and_then(|target| with_target(text, target));
-        let body = parse_task(whole.as_deref().unwrap_or(text).as_bytes())?;
         let key = command.key.as_deref().map(TaskKey::new).transpose()?;
-        let task = checked(&self.broker, body, &command.namespace, key)?;
-        let digest = blake3::hash(text.as_bytes()).to_hex().to_string();
+        let task = self.task(text, &command.namespace, key)?;
         let name = blake3::hash(command.id.as_bytes()).to_hex();
-        let receipt = Receipt { key: TaskKey::new(&name)?, digest };
+        let receipt = Receipt { key: TaskKey::new(&name)?, digest: command.digest.clone() };
         let partition = match &task.new_task.key {
             Some(key) => self.partition(&command.namespace, key),
             None => self.partition(&command.namespace.of_receipts(), &receipt.key),

@@ -38,6 +38,7 @@ mod routing;
 mod schema;
 mod shares;
 mod sole;
+mod sources;
 mod startup;
 mod store;
 mod task_form;

@@ -12,7 +12,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use punctual_connectors::{Observer, OutboxSource, SinkCourier};
+use punctual_connectors::SinkCourier;
 use punctual_core::{Clock, Partitions, Timestamp};
 use punctual_engine::{Budget, OrphanReports, OwnerConfig};
 use punctual_store::StoreError;
@@ -35,19 +35,21 @@ use crate::courier::{
     Couriers, Dialler, GrpcCourier, Guard, HttpCourier, Hub, MailCourier, Signer,
 };
 use crate::error::BrokerError;
-use crate::intake::BrokerIntake;
 use crate::listen::{self, Callers, ConnectionStage};
 use crate::membership::{self, BarredAddresses, Membership};
 use crate::owner_runner::OwnerRunner;
 use crate::peer::{Peers, Secret, Transport};
 use crate::routing::Owners;
 use crate::sole::{self, SoleOwners};
+use crate::sources::{RunningSources, observer};
 use crate::store::Store;
 use crate::telemetry::Telemetry;
 use crate::virtual_clock::VirtualClock;
 
 /// How far the clock of a broker may differ from the other brokers' clocks.
 const SKEW_MAX: Duration = Duration::from_millis(250);
+/// How long a stopping broker waits for what its sources have taken.
+const SOURCES_END_MAX: Duration = Duration::from_secs(2);
 /// How often a stopping broker checks whether its couriers are idle.
 const IDLE_EVERY: Duration = Duration::from_millis(10);
 
@@ -101,7 +103,7 @@ async fn run_on(
     let parts = compose(address, &config, store, partitions, clock, draining, alive).await?;
     let BrokerParts { broker, couriers, mut mode } = parts;
     let (hub, telemetry) = (Arc::clone(&broker.hub), broker.telemetry.clone());
-    let sources = start_sources(&config, &broker);
+    let mut sources = RunningSources::start(&config.connectors, &broker)?;
     tracing::info!(listen = %address, partitions = partitions.count(), "ready");
 
     let evaluator = Arc::new(AlarmEvaluator::default());
@@ -136,6 +138,12 @@ async fn run_on(
     let leaving = timeout(budget.leave, mode.leave());
     tokio::select! {
         _ = leaving => {}
+        () = &mut serving => {}
+    }
+    // What sources have taken is confirmed while owners still accept commands.
+    let finished = timeout(budget.close.min(SOURCES_END_MAX), sources.finish());
+    tokio::select! {
+        _ = finished => {}
         () = &mut serving => {}
     }
     tracing::info!("broker draining");
@@ -339,30 +347,6 @@ async fn compose(
         _alive: alive,
     });
     Ok(BrokerParts { broker, couriers, mode })
-}
-
-/// Counts what happens to connections and sources.
-pub(crate) fn observer(telemetry: &Telemetry, clock: &Arc<SystemClock>) -> Observer {
-    let (telemetry, clock) = (telemetry.clone(), Arc::clone(clock));
-    Arc::new(move |event| telemetry.connector(&event, clock.now()))
-}
-
-/// Starts the sources of the configuration. They end when the set is dropped.
-fn start_sources(config: &Config, broker: &Arc<Broker>) -> JoinSet<()> {
-    let mut running = JoinSet::new();
-    let sources = config.connectors.sources.iter().map(|settings| {
-        let intake = BrokerIntake::new(Arc::clone(broker), settings.target());
-        let clock = Arc::clone(&broker.clock) as Arc<dyn Clock>;
-        let observer = observer(&broker.telemetry, &broker.clock);
-        let source = OutboxSource::new(settings.clone(), Arc::new(intake), clock, observer);
-        let source = Arc::new(source);
-        let shared = Arc::downgrade(&source);
-        running.spawn(async move { source.run().await });
-        shared
-    });
-    // Set once, because a broker starts once.
-    let _ = broker.sources.set(sources.collect());
-    running
 }
 
 /// What a broker needs to join a cluster.

@@ -39,12 +39,22 @@ pub struct MosquittoServer {
 impl MosquittoServer {
     /// Starts a server on free ports of loopback, without TLS and passwords and with both.
     pub fn start() -> Self {
+        Self::start_with("persistence false\n")
+    }
+
+    /// Starts a server that keeps sessions and messages on disk.
+    pub fn start_durable() -> Self {
+        Self::start_with("persistence true\nautosave_on_changes true\nautosave_interval 1\n")
+    }
+
+    fn start_with(settings: &str) -> Self {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let (certificate, key) = make_certificate();
         let (port, tls_port) = (free_port(), free_port());
         let shown = dir.path().display();
         let config = format!(
-            "per_listener_settings true\npersistence false\nmax_packet_size {PACKET_BYTES_MAX}\n\
+            "per_listener_settings true\n{settings}persistence_location {shown}/\n\
+             max_packet_size {PACKET_BYTES_MAX}\n\
              max_queued_messages 0\nmax_inflight_messages 0\nuser root\n\
              listener {port} 127.0.0.1\nallow_anonymous true\nacl_file {shown}/access\n\
              listener {tls_port} 127.0.0.1\nallow_anonymous false\nacl_file {shown}/access\n\
@@ -69,7 +79,8 @@ impl MosquittoServer {
         server
     }
 
-    /// Starts the server again, with the same ports. It has forgotten everything.
+    /// Starts the server again, with the same ports. Unless it is durable, it has forgotten
+    /// everything.
     pub fn start_again(&mut self) {
         assert!(self.process.is_none(), "the server runs");
         let config = self.dir.path().join("mosquitto.conf").display().to_string();
@@ -79,6 +90,18 @@ impl MosquittoServer {
         wait_for("Mosquitto to answer", || {
             std::net::TcpStream::connect(("127.0.0.1", port)).is_ok()
         });
+    }
+
+    /// Stops the server as an operator does. A durable one writes what it has.
+    pub fn stop(&mut self) {
+        if let Some(process) = self.process.take() {
+            process.signal_all("-TERM");
+            let port = self.port;
+            wait_for("Mosquitto to end", || {
+                std::net::TcpStream::connect(("127.0.0.1", port)).is_err()
+            });
+            process.kill();
+        }
     }
 
     /// Kills the server with SIGKILL.

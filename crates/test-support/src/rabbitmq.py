@@ -3,6 +3,7 @@
 PORT declare QUEUE [MAX_LENGTH]    makes a durable queue
 PORT bind EXCHANGE QUEUE           makes a durable topic exchange that the queue is bound to
 PORT delete QUEUE                  deletes a queue
+PORT put QUEUE HEADERS BODY        sends a message with headers in JSON, and waits for the confirm
 PORT get QUEUE                     takes all messages and prints them, one JSON object a line
 """
 import json, sys, pika
@@ -18,6 +19,10 @@ elif command == "bind":
     channel.queue_bind(words[1], words[0], "#")
 elif command == "delete":
     channel.queue_delete(words[0])
+elif command == "put":
+    channel.confirm_delivery()
+    properties = pika.BasicProperties(headers=json.loads(words[1]), delivery_mode=2)
+    channel.basic_publish("", words[0], words[2].encode(), properties, mandatory=True)
 elif command == "get":
     while True:
         method, properties, body = channel.basic_get(words[0], auto_ack=True)

@@ -10,6 +10,7 @@ mod lease;
 mod long;
 mod outbox;
 mod sinks;
+mod sources;
 
 /// Makes a test of each scenario for each database.
 macro_rules! on_both {

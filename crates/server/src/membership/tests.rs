@@ -22,7 +22,7 @@ use crate::courier::{
 };
 use crate::peer::{Secret, Transport};
 use crate::routing::Owners;
-use crate::startup::observer;
+use crate::sources::observer;
 use crate::store::Store;
 use crate::telemetry::Telemetry;
 use crate::tls::Authorities;
