@@ -233,7 +233,7 @@ type CancelResult interface{ cancelResult() }
 // Cancelled says that the task never fires, whatever fails afterwards.
 type Cancelled struct{}
 
-// Firing says that an attempt is in flight; no further one is made.
+// Firing says that an attempt is in flight and cannot be called back.
 type Firing struct{ Attempt int }
 
 // AlreadyFired says that the task has fired before it was cancelled.

@@ -135,7 +135,7 @@ class Cancelled(Record):
 
 
 class Firing(Record):
-    """An attempt is in flight; no further one is made."""
+    """An attempt is in flight and cannot be called back."""
 
     __match_args__ = ("attempt",)
     schema: ClassVar[Schemas] = ("CancelAnswer", "CancelOutcome", "CancelResult")

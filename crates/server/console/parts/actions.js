@@ -18,7 +18,7 @@ const done = (text) => {
 function cancelWords(answer) {
   if (answer.result === 'cancelled') return 'Cancelled: it never fires.';
   if (answer.result === 'firing') {
-    return `Attempt ${answer.attempt} is in flight and ends by itself; no further one is made.`;
+    return `Attempt ${answer.attempt} is in flight and cannot be called back.`;
   }
   if (answer.result === 'already_fired') return `Too late: it fired at ${inZone(answer.fired_at)}.`;
   return 'Not found: it has ended already.';

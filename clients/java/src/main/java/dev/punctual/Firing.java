@@ -1,4 +1,4 @@
 package dev.punctual;
 
-/** This attempt is in flight; no further one is made. */
+/** This attempt is in flight and cannot be called back. */
 public record Firing(int attempt) implements CancelResult {}
