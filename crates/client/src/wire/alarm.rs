@@ -206,7 +206,7 @@ mod tests {
         let condition = AlarmWhen::DeadLetters { over: 0 };
         let rule = NewAlarm::new(condition, NoticeTarget::http(Target::queue("q")));
         let error = sent_rule(rule).unwrap_err();
-        let expected = "to.http: must be a webhook; notices cannot go to a queue or a statement";
+        let expected = "to.http: must be a webhook; notices go to no other target";
         assert_eq!(error.to_string(), expected);
     }
 }
