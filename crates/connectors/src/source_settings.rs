@@ -51,6 +51,8 @@ pub struct SourceSettings {
     #[serde(default)]
     notify: bool,
     // Of messages.
+    #[serde(default)]
+    experimental: bool,
     from: Option<String>,
     verb: Option<String>,
     r#match: Option<String>,
@@ -238,6 +240,11 @@ impl SourceReader<'_> {
         };
         if system == MessageSystem::Kafka {
             return Err(self.error("connection", "must not be one of Kafka, which is no source"));
+        }
+        if system == MessageSystem::Mqtt && !self.settings.experimental {
+            let problem = "must be true to read MQTT: on a busy machine a reader was seen to stop \
+                           taking messages";
+            return Err(self.error("experimental", problem));
         }
         let batch = self.batch()?;
         if system == MessageSystem::Mqtt && batch > usize::from(u16::MAX) / 2 {

@@ -70,7 +70,7 @@ impl TestSystem for MosquittoSystem {
         format!(
             "[connections.mq]\nkind = \"mqtt\"\nurl = \"mqtt://127.0.0.1:{port}\"\n\
              [[sources]]\nconnection = \"mq\"\nfrom = \"{TOPIC}\"\nnamespace = \"shop\"\n\
-             rejected = \"open/rejected\"\n{more}\n"
+             experimental = true\nrejected = \"open/rejected\"\n{more}\n"
         )
     }
 

