@@ -50,7 +50,7 @@ export interface WorkerOptions {
   lease?: Duration;
   /** How many fire ids are remembered, so that a redelivery has no second effect. Default: 10,000. 0: none. */
   dedup?: number;
-  /** Told about errors that no caller sees: polls, acks, leases that ended, handlers that threw. */
+  /** Called with errors that no caller sees: polls, acks, leases that ended, handlers that threw. */
   onError?: (error: unknown, fire?: Fire) => void;
 }
 

@@ -1,7 +1,7 @@
 //! Carries deliveries over connections: one line and a few sessions for each.
 //!
 //! A session takes a batch, takes the permits at its first byte, sends it, and reports each
-//! delivery once. When the last session of a connection is gone, owners are told that it is away:
+//! delivery once. When the last session of a connection is gone, it is reported away to the owners:
 //! their lanes wait, and what this courier has goes back to them unsent after [`HELD_MAX`]. A
 //! session that is lost is opened again after pauses that grow up to a second. The lock of a line
 //! is never held across an await.

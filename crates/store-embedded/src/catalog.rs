@@ -11,6 +11,7 @@ mod rows;
 #[cfg(test)]
 mod tests;
 
+use std::fs::{self, File};
 use std::path::Path;
 
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode, Readable};
@@ -78,7 +79,36 @@ pub(crate) struct CatalogContents {
 }
 
 impl Catalog {
+    /// Opens the catalog in a directory, and creates it if the directory does not exist.
     pub(crate) fn open(dir: &Path, options: &EmbeddedOptions) -> Result<Self, StorageFault> {
+        if !dir.exists() {
+            Self::create(dir, options)?;
+        }
+        Self::open_tables(dir, options)
+    }
+
+    /// Creates an empty catalog beside `dir`, then renames it. fjall cannot open a directory in
+    /// which it was killed while it created a database or a table, so such a directory must never
+    /// have the name of the catalog.
+    fn create(dir: &Path, options: &EmbeddedOptions) -> Result<(), StorageFault> {
+        let unfinished = dir.with_extension("new");
+        if unfinished.exists() {
+            fs::remove_dir_all(&unfinished)
+                .map_err(|source| StorageFault::io("remove", &unfinished, source))?;
+        }
+        let catalog = Self::open_tables(&unfinished, options)?;
+        catalog.database.persist(PersistMode::SyncAll)?;
+        // The threads of the database end here: they would write under the old name.
+        drop(catalog);
+        fs::rename(&unfinished, dir)
+            .map_err(|source| StorageFault::io("rename", &unfinished, source))?;
+        let parent = dir.parent().unwrap_or(dir);
+        File::open(parent)
+            .and_then(|parent| parent.sync_all())
+            .map_err(|source| StorageFault::io("sync", parent, source))
+    }
+
+    fn open_tables(dir: &Path, options: &EmbeddedOptions) -> Result<Self, StorageFault> {
         let database = Database::builder(dir)
             .cache_size(options.catalog_cache_bytes)
             .worker_threads(1)

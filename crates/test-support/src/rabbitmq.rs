@@ -209,7 +209,7 @@ fn start_shared(dir: &Path) -> Vec<(u32, u16)> {
     vec![(pids[0], epmd_port), (pids[1], port), (pids[1], tls_port)]
 }
 
-/// Processes that end if the server does not start: nobody else knows of them yet.
+/// Processes that were started; dropping this ends them.
 #[derive(Default)]
 struct StartedProcesses(Vec<u32>);
 

@@ -1,4 +1,5 @@
-//! Failing system calls in the real binary: strace makes the first sync of a thread fail with EIO.
+//! Faults at system calls of the real binary: strace makes the first sync of a thread fail with
+//! EIO, or kills the process at a call.
 //!
 //! Needs strace and the right to trace.
 
@@ -31,6 +32,18 @@ pub fn with_failing_syncs(log: &Path) -> Command {
     assert!(Command::new("strace").arg("-V").output().is_ok(), "{NEEDED}");
     let mut command = Command::new("strace");
     command.args(["-f", "-ttt", "-o"]).arg(log).args(inject());
+    command.arg(punctual_binary());
+    command
+}
+
+/// Returns a command that runs the binary; it is killed when a thread makes one of these calls for
+/// the n-th time.
+pub fn with_kill_at(calls: &str, n: usize) -> Command {
+    assert!(Command::new("strace").arg("-V").output().is_ok(), "{NEEDED}");
+    let mut command = Command::new("strace");
+    // -D: the broker is the child of this process, and strace its grandchild.
+    command.args(["-D", "-f", "-o", "/dev/null", "-e", &format!("trace={calls}")]);
+    command.args(["-e", &format!("inject={calls}:signal=KILL:when={n}")]);
     command.arg(punctual_binary());
     command
 }

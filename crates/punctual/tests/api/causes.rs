@@ -95,10 +95,10 @@ fn each_planted_cause_is_named_by_explain() {
     shop("jittered", json!({"every": "1h", "jitter": "30m", "target": queue("q")}));
     shop("watched", json!({"within": "1h", "target": queue("q")}));
     shop("retried", json!({"in": "0s", "retry": pauses, "target": hook(&failing)}));
-    shop("lonely", json!({"in": "0s", "target": queue("nobody")}));
+    shop("lonely", json!({"in": "0s", "target": queue("unserved")}));
     shop("stopped", json!({"in": "1h", "target": queue("q")}));
     client.post("/tasks/stopped/pause", &json!({}));
-    shop("inactive", json!({"in": "0s", "paused": true, "target": queue("nobody")}));
+    shop("inactive", json!({"in": "0s", "paused": true, "target": queue("unserved")}));
     shop("done", json!({"in": "0s", "target": hook(&format!("{}/now/x", receiver.url))}));
     shop("dead", json!({"in": "0s", "retry": once, "target": hook(&failing)}));
     shop("cancelled", json!({"in": "1h", "target": queue("q")}));
@@ -163,7 +163,7 @@ fn each_planted_cause_is_named_by_explain() {
             "retry",
             &["attempt 2 of 5", "because attempt 1 failed: HTTP 500", "boom: db locked"],
         ),
-        PlantedCause::new("lonely", "worker", &["no worker is connected to queue \"nobody\""]),
+        PlantedCause::new("lonely", "worker", &["no worker is connected to queue \"unserved\""]),
         PlantedCause::new(
             "held",
             "worker",

@@ -59,12 +59,12 @@ fn check_explanations(
         task
     };
     put(later, &due("1h", &receiver.url));
-    put(lonely, &json!({"in": "0s", "target": {"queue": "nobody"}}));
+    put(lonely, &json!({"in": "0s", "target": {"queue": "unserved"}}));
     put(failing, &with_retry(json!({"backoff": {"fixed": "1h"}})));
     put(dead, &with_retry(json!({"attempts_max": 1})));
     for (key, waiting_for, says) in [
         (later, "time", "waits for its time"),
-        (lonely, "worker", "no worker is connected to queue \"nobody\""),
+        (lonely, "worker", "no worker is connected to queue \"unserved\""),
         (failing, "retry", "boom: db locked"),
         (dead, "nothing", "boom: db locked"),
     ] {
@@ -144,10 +144,10 @@ fn check_queues_and_workers(clients: &[BrokerClient]) {
     let adds_up = |page: &Value| {
         let queues = page["queues"].as_array().unwrap().iter();
         let busy = queues.clone().find(|queue| queue["name"] == "busy");
-        let nobody = queues.clone().find(|queue| queue["name"] == "nobody");
+        let unserved = queues.clone().find(|queue| queue["name"] == "unserved");
         let sum = |queue: &Value| queue["waiting"].as_u64().zip(queue["in_flight"].as_u64());
         busy.and_then(sum).is_some_and(|(waiting, in_flight)| waiting + in_flight == 9)
-            && nobody.and_then(sum) == Some((3, 0))
+            && unserved.and_then(sum) == Some((3, 0))
     };
     let counts = |page: &Value| {
         let queues = page["queues"].as_array().unwrap().iter();

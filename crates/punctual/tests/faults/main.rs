@@ -13,6 +13,7 @@ mod cluster;
 mod damage;
 mod databases;
 mod disk;
+mod first_start;
 mod kill;
 mod load;
 mod memory;

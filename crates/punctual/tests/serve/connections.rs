@@ -25,7 +25,7 @@ fn every_refusal_is_a_problem_document() {
         ("GET", "/v1/shop/tasks/", "", "", 404, "not-found"),
         ("POST", "/v1/shop/nothing", "", "{}", 404, "not-found"),
         ("FOO", "/nowhere", "", "", 404, "not-found"),
-        ("POST", "/punctual.v1.Nobody/Nothing", "", "", 404, "not-found"),
+        ("POST", "/punctual.v1.Unknown/Nothing", "", "", 404, "not-found"),
         ("PATCH", "/v1/shop/tasks/a", "", "{}", 405, "allow: PUT, GET, DELETE\r\n"),
         ("FOO", "/v1/shop/tasks", "", "", 405, "allow: POST, GET\r\n"),
         ("OPTIONS", "/v1/shop/tasks", "", "", 405, "allow: POST, GET\r\n"),

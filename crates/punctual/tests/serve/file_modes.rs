@@ -1,4 +1,4 @@
-//! Nobody but the broker's own user can read what it stores or exports.
+//! Only the broker's own user can read what it stores or exports.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;

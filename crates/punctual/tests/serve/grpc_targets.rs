@@ -244,7 +244,7 @@ fn a_call_that_breaks_off_has_an_unknown_outcome() {
         assert!(found.starts_with(reason), "{name}: {fire}");
         let ids: HashSet<String> = calls.try_iter().collect();
         assert_eq!(ids, HashSet::from([fire["fire_id"].as_str().unwrap().to_owned()]), "{name}");
-        // At most once it is not sent again, and nobody claims to know what came of it.
+        // At most once it is not sent again, and its outcome is unknown.
         let once = format!("{name}-once");
         let mut at_most_once = calling(&url, &json!({}));
         at_most_once["guarantee"] = json!("at_most_once");

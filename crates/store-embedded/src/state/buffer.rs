@@ -18,8 +18,8 @@ const ENTRY_BYTES: usize = 96;
 pub(crate) struct Buffer {
     entries: BTreeMap<EntryKey, Bytes>,
     bytes: usize,
-    /// No entry has a smaller number in its id. A task that was created before the last checkpoint
-    /// is told by this from those in the buffer, without a search.
+    /// No entry has a smaller number in its id: a smaller one belongs to a task that was created
+    /// before the last checkpoint, which needs no search here.
     first_number: Option<u128>,
 }
 

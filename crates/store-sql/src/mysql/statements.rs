@@ -113,7 +113,7 @@ pub(super) const RENEW: &str = "UPDATE @seat SET `until` = $4, writes = writes +
 pub(super) const RELEASE: &str = "UPDATE @seat SET `until` = 0, expires = 0
     WHERE seat = $1 AND epoch = $2 AND ($3 = x'' OR token = $3)";
 
-/// A member of which nothing was heard is deleted when its heartbeat has expired.
+/// Deletes a member whose heartbeat has expired.
 pub(super) const FORGET_MEMBERS: &str = "DELETE FROM @member WHERE broker <> $1 AND expires <=
         TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000";
 pub(super) const HEARTBEAT: &str = "INSERT INTO @member (broker, sent, expires, heartbeat)

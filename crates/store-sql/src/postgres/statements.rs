@@ -129,7 +129,7 @@ pub(super) const RENEW: &str = "UPDATE seat SET until = $4,
     WHERE seat = $1 AND epoch = $2 AND ($3::text = '' OR token = $3) RETURNING 1";
 pub(super) const RELEASE: &str = "UPDATE seat SET until = 0, expires = 0
     WHERE seat = $1 AND epoch = $2 AND ($3::text = '' OR token = $3)";
-/// A member of which nothing was heard is deleted when its heartbeat has expired.
+/// Deletes a member whose heartbeat has expired.
 pub(super) const HEARTBEAT: &str = "WITH clock AS (
         SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now),
     gone AS (DELETE FROM member USING clock WHERE expires <= now AND broker <> $1)

@@ -245,7 +245,7 @@ mod tests {
     #[tokio::test]
     async fn a_name_that_cannot_be_resolved_is_an_error() {
         let own = "127.0.0.1:1".parse().unwrap();
-        let uri = "http://nobody.invalid/".parse().unwrap();
+        let uri = "http://unknown.invalid/".parse().unwrap();
         let answer = dial(Reach::Private, own).call(uri).await;
         assert!(matches!(answer, Err(DialError::Lookup(_))), "{answer:?}");
     }
