@@ -36,14 +36,14 @@ pub fn with_failing_syncs(log: &Path) -> Command {
     command
 }
 
-/// Returns a command that runs the binary; it is killed when a thread makes one of these calls for
-/// the n-th time.
-pub fn with_kill_at(calls: &str, n: usize) -> Command {
+/// Returns a command that runs the binary; it is killed when a thread makes this call for the n-th
+/// time.
+pub fn with_kill_at(call: &str, n: usize) -> Command {
     assert!(Command::new("strace").arg("-V").output().is_ok(), "{NEEDED}");
     let mut command = Command::new("strace");
     // -D: the broker is the child of this process, and strace its grandchild.
-    command.args(["-D", "-f", "-o", "/dev/null", "-e", &format!("trace={calls}")]);
-    command.args(["-e", &format!("inject={calls}:signal=KILL:when={n}")]);
+    command.args(["-D", "-f", "-o", "/dev/null", "-e", &format!("trace={call}")]);
+    command.args(["-e", &format!("inject={call}:signal=KILL:when={n}")]);
     command.arg(punctual_binary());
     command
 }
