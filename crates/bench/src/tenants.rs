@@ -162,7 +162,8 @@ async fn start_broker(setup: &LoadSetup, dir: &Path) -> anyhow::Result<BenchBrok
         command = names.command().into();
         command.arg(program()?);
     }
-    BenchBroker::start_by(command, dir, &setup.flags).await
+    let flags: Vec<&str> = setup.flags.iter().map(String::as_str).collect();
+    BenchBroker::start_by(command, dir, &flags).await
 }
 
 /// Waits until everything was received, for at most `rest` after the last webhook was due. Calls

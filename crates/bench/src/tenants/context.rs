@@ -14,8 +14,10 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
+use super::loads::LoadSetup;
 use crate::clock::{BenchTimer, pause};
 use crate::connection::{channel, tasks};
+use crate::names::SlowNameServer;
 
 pub(crate) const NAMESPACE: &str = "hostile";
 /// Tasks in a batch, connections that send batches, and how long they try.
@@ -51,19 +53,23 @@ pub(crate) struct LoadContext {
     pub(crate) partitions: Option<u16>,
     /// Questions to the name server that were delayed, in the row that has one.
     pub(crate) questions: Option<Arc<AtomicU64>>,
+    /// Messages that a server did not confirm, in the row that has one.
+    pub(crate) messages: Option<Arc<AtomicU64>>,
     counts: Arc<Mutex<BTreeMap<&'static str, u64>>>,
     established: Arc<Notify>,
 }
 
 impl LoadContext {
-    pub(crate) fn new(
-        address: &str,
-        scale: TenantScale,
-        partitions: Option<u16>,
-        questions: Option<Arc<AtomicU64>>,
-    ) -> Self {
-        let (counts, established) = (Arc::default(), Arc::default());
-        Self { address: address.to_owned(), scale, partitions, questions, counts, established }
+    pub(crate) fn new(address: &str, scale: TenantScale, setup: &LoadSetup) -> Self {
+        Self {
+            address: address.to_owned(),
+            scale,
+            partitions: setup.quiet.partitions,
+            questions: setup.names.as_ref().map(SlowNameServer::delayed),
+            messages: setup.messages.as_ref().map(|server| Arc::clone(&server.messages)),
+            counts: Arc::default(),
+            established: Arc::default(),
+        }
     }
 
     /// Says that the load does its harm from now on.

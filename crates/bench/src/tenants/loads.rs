@@ -3,6 +3,7 @@
 //! Each has bounds of its own, so that this machine survives a broker that has none.
 
 mod bodies;
+mod connections;
 mod cron;
 mod dead_letters;
 mod hanging;
@@ -21,6 +22,8 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::ValueEnum;
+
+use connections::HangingServer;
 
 use super::context::{LoadContext, TenantScale};
 use super::quiet::{LargeBatches, QuietPlan};
@@ -49,6 +52,8 @@ pub enum TenantLoad {
     HangingOriginsMost,
     /// Webhooks to 100 origins that never answer, and 64 connections in total
     HangingOriginsFewConnections,
+    /// Messages to a connection whose server confirms none
+    HangingConnection,
     /// Webhooks to 200 host names whose lookup takes 4.5 s; needs root
     SlowNames,
     /// 64 uploads of a batch that stop in the middle
@@ -80,8 +85,9 @@ pub enum TenantLoad {
 /// What a load needs before the broker starts.
 #[derive(Debug)]
 pub(crate) struct LoadSetup {
-    pub(crate) flags: Vec<&'static str>,
+    pub(crate) flags: Vec<String>,
     pub(crate) names: Option<SlowNameServer>,
+    pub(crate) messages: Option<HangingServer>,
     pub(crate) quiet: QuietPlan,
 }
 
@@ -101,10 +107,15 @@ impl TenantLoad {
 
     pub(crate) fn setup(self, scale: TenantScale) -> anyhow::Result<LoadSetup> {
         let quiet = QuietPlan::new(scale.seconds);
-        let mut setup = LoadSetup { flags: Vec::new(), names: None, quiet };
+        let mut setup = LoadSetup { flags: Vec::new(), names: None, messages: None, quiet };
         match self {
             Self::HangingOriginsFewConnections => {
-                setup.flags = vec!["--webhook-connections", "64"];
+                setup.flags = flags(["--webhook-connections", "64"]);
+            }
+            Self::HangingConnection => {
+                let server = HangingServer::start()?;
+                setup.flags = flags(["--config", &server.config.to_string_lossy()]);
+                setup.messages = Some(server);
             }
             Self::SlowNames => {
                 let names = SlowNameServer::start();
@@ -116,11 +127,11 @@ impl TenantLoad {
             }
             Self::StalledUploads => setup.quiet.large = LargeBatches::Sent,
             Self::HeldDeliveries if scale.divisor > 1 => {
-                setup.flags = vec!["--partitions", PARTITIONS_QUICK_FLAG];
+                setup.flags = flags(["--partitions", PARTITIONS_QUICK_FLAG]);
                 setup.quiet.partitions = Some(PARTITIONS_QUICK);
             }
             Self::Strangers => {
-                setup.flags = vec!["--token", TOKEN_FLAG];
+                setup.flags = flags(["--token", TOKEN_FLAG]);
                 setup.quiet.token = Some(TOKEN);
             }
             _ => {}
@@ -136,6 +147,7 @@ impl TenantLoad {
             }
             Self::HangingOriginsMany => hanging::run(context, 1000).await,
             Self::HangingOriginsMost => hanging::run(context, 5000).await,
+            Self::HangingConnection => connections::run(context).await,
             Self::SlowNames => names::run(context).await,
             Self::StalledUploads => uploads::run(context).await,
             Self::EndlessBodies => bodies::run(context).await,
@@ -151,4 +163,9 @@ impl TenantLoad {
             Self::Strangers => strangers::run(context).await,
         }
     }
+}
+
+/// A flag and its value.
+fn flags(flag: [&str; 2]) -> Vec<String> {
+    flag.map(str::to_owned).to_vec()
 }

@@ -37,8 +37,7 @@ impl RunningLoad {
         let mut runtime = Builder::new_multi_thread();
         runtime.worker_threads(THREADS).enable_all().on_thread_start(lower_priority);
         let runtime = runtime.build().context("cannot start the threads of the load")?;
-        let questions = setup.names.as_ref().map(|names| names.delayed());
-        let context = LoadContext::new(address, scale, setup.quiet.partitions, questions);
+        let context = LoadContext::new(address, scale, setup);
         let own = context.clone();
         let work = runtime.spawn(async move { load.run(&own).await });
         Ok(Self { runtime: Some(runtime), work, context })

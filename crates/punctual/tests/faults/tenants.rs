@@ -29,6 +29,7 @@ quiet_namespace! {
     more_hanging_origins_than_connections_do_not_hold_up_another_namespace
         beside HangingOriginsMost;
     hanging_origins_leave_one_of_few_connections beside HangingOriginsFewConnections;
+    a_connection_that_hangs_does_not_hold_up_another_namespace beside HangingConnection;
     slow_lookups_do_not_hold_up_another_namespace beside SlowNames;
     stalled_uploads_do_not_hold_up_large_batches_of_another_namespace beside StalledUploads;
     endless_bodies_do_not_hold_up_another_namespace beside EndlessBodies;
