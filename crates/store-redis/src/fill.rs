@@ -13,8 +13,8 @@ use punctual_store::codec::{DueDifferences, put_letter_group};
 use punctual_store::{Position, StoreError, minute_of};
 
 use crate::batch::ArgumentList;
-use crate::format::keys::PartitionKeys;
 use crate::format::codec;
+use crate::format::keys::PartitionKeys;
 use crate::read::TaskSet;
 use crate::store::{RedisStore, millis, script_result};
 use crate::transport::reply;
