@@ -187,8 +187,8 @@ pub trait SqlDatabase: Sized + Send + Sync + 'static {
     ) -> impl Future<Output = Result<BatchEnd, SqlError>> + Send;
 
     /// Replaces totals and deletes differences in one transaction, if the seat has the epoch of the
-    /// writer and its differences were not folded since they were read. Waits for its turn among the
-    /// batches of the same `slot`.
+    /// writer and its differences were not folded since they were read. Waits for its turn among
+    /// the batches of the same `slot`.
     fn fold(
         &self,
         slot: usize,

@@ -1,9 +1,10 @@
 //! Differences: what batches change in the counts of due tasks and in the groups of dead letters.
 //!
-//! A batch appends one row to the table `difference`, whatever the number of its minutes and groups,
-//! and one row for each letter that it deletes, because only the database knows their groups. Rows
-//! of a partition are numbered in the order in which they were committed. `fold` adds them to the
-//! table `total` now and then; by then most tasks of the near future have come and gone.
+//! A batch appends one row to the table `difference`, whatever the number of its minutes and
+//! groups, and one row for each letter that it deletes, because only the database knows their
+//! groups. Rows of a partition are numbered in the order in which they were committed. `fold` adds
+//! them to the table `total` now and then; by then most tasks of the near future have come and
+//! gone.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;

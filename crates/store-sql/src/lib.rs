@@ -9,8 +9,8 @@
 //! `database` is the seam between the store and the dialects `postgres` and `mysql`, which have the
 //! tables, the statements and the connections. `batch` folds the changes of a batch and `rows` has
 //! their columns, `apply` writes them and explains refusals, `read` and `pages` read, `leases` and
-//! `membership` are about brokers, `open` creates a store. Due counts and groups of dead letters are
-//! `differences`, which batches append, and `totals`, to which `fold` adds them.
+//! `membership` are about brokers, `open` creates a store. Due counts and groups of dead letters
+//! are `differences`, which batches append, and `totals`, to which `fold` adds them.
 
 mod apply;
 mod batch;

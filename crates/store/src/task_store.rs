@@ -201,8 +201,8 @@ pub trait TaskStore: Send + Sync + 'static {
 
     /// Returns the groups of the dead letters of a namespace, in any order, at most
     /// [`LetterGroups::COUNT_MAX`](crate::LetterGroups::COUNT_MAX) and one for all others. Takes
-    /// the same time however many letters there are. [`StoreError::Unavailable`] while a store of an
-    /// earlier version is counted.
+    /// the same time however many letters there are. [`StoreError::Unavailable`] while a store of
+    /// an earlier version is counted.
     fn letter_groups(
         &self,
         partition: PartitionId,

@@ -11,9 +11,9 @@
 /// `late_updated` are those of a postponement since the body was written.
 ///
 /// `difference` has what batches change in the counts, until it is added to `total`: a row for each
-/// batch, and one for each deleted letter, with its namespace, task, time and group. A row of `total`
-/// has the due counts of an hour, or the groups of letters in place of hour -1. `folds` counts how
-/// often differences were added.
+/// batch, and one for each deleted letter, with its namespace, task, time and group. A row of
+/// `total` has the due counts of an hour, or the groups of letters in place of hour -1. `folds`
+/// counts how often differences were added.
 ///
 /// `writes` and `proposals` count changes, so that every change of a row is one for the server,
 /// which otherwise neither reports nor commits it.

@@ -13,8 +13,8 @@
 ///
 /// `difference` has what batches change in the counts, until it is added to `total`: a row for each
 /// batch, which is neither compressed nor stored apart, and one for each deleted letter, with its
-/// namespace, task, time and group. A row of `total` has the due counts of an hour, or the groups of
-/// letters in place of hour -1. `folds` counts how often differences were added.
+/// namespace, task, time and group. A row of `total` has the due counts of an hour, or the groups
+/// of letters in place of hour -1. `folds` counts how often differences were added.
 ///
 /// Members and assignment are not durable by contract: their tables are unlogged.
 pub(super) const TABLES: &str = "
