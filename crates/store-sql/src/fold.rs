@@ -7,7 +7,7 @@
 //!
 //! A row of differences that is damaged stays. A total that is damaged is replaced.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use punctual_core::{Epoch, Namespace, PartitionId, Partitions, Seat};
@@ -23,17 +23,14 @@ use crate::store::SqlStore;
 use crate::totals::{DIFFERENCES_MAX, GROUPS, hour_column};
 use crate::values::{Columns as _, StatementParam};
 
-/// What a row of differences weighs without its bytes: so much work that 512 of them are folded,
-/// which takes some milliseconds and is about one per batch.
+/// What a row of differences weighs in addition to its bytes.
 pub(crate) const DIFFERENCE_WEIGHT: u64 = 512;
-/// The weight at which differences are folded: that of 512 rows, or 256 KiB.
-const FOLDED_WEIGHT: u64 = 512 * DIFFERENCE_WEIGHT;
-/// The number of minutes at which a fold ends, so that its transaction takes some milliseconds. One
-/// row of differences may have more.
-const FOLDED_MINUTES_MAX: usize = 10_000;
-/// Folds in a row, if there are more differences than one takes. The next are made behind a later
-/// batch.
-const ROUNDS_MAX: usize = 4;
+/// The weight at which differences are folded: 256 KiB, which is that of 512 small rows. A reader
+/// adds up so many within a millisecond.
+const FOLDED_WEIGHT: u64 = 256 << 10;
+/// The number of hours at which a fold ends, so that its transaction takes some ten milliseconds.
+/// One row of differences may have more. The next fold is made behind the next batch.
+const FOLDED_HOURS_MAX: usize = 1000;
 
 /// How much the differences of each partition weigh: those of batches since they were folded last
 /// by this process. At first, and after an acquisition, it is unknown how many another process has
@@ -87,7 +84,13 @@ pub struct FoldedRows {
     pub(crate) gone: Vec<(Vec<u8>, i64)>,
     /// The totals that are inserted, after the deletions.
     pub(crate) totals: Vec<TotalRow>,
-    more: bool,
+}
+
+/// Whether there are differences that a fold does not take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum RestOfDifferences {
+    Some,
+    None,
 }
 
 /// Differences that were read.
@@ -156,41 +159,42 @@ impl<D: SqlDatabase> SqlStore<D> {
     async fn fold(&self, partition: PartitionId, epoch: Epoch) -> Result<(), StoreError> {
         let p = self.column(partition)?;
         let writer = self.writer(Seat::Partition(partition), epoch)?;
-        for _ in 0..ROUNDS_MAX {
-            let rows = self.folded_rows(p).await?;
-            let more = rows.more;
-            if rows.differences.is_empty() {
-                return Ok(());
-            }
-            let slot = usize::from(partition.get());
-            let made = self.database.fold(slot, p, &writer, rows).await;
-            // If the seat has another epoch, its owner folds.
-            if made.map_err(store_error::<D>)? == BatchEnd::Refused || !more {
-                return Ok(());
-            }
+        let (rows, rest) = self.folded_rows(p).await?;
+        if rows.differences.is_empty() {
+            return Ok(());
         }
-        self.weights.forget(partition);
+        let slot = usize::from(partition.get());
+        let made = self.database.fold(slot, p, &writer, rows).await;
+        // If it is refused, the seat has another epoch, whose owner folds.
+        if made.map_err(store_error::<D>)? == BatchEnd::Made && rest == RestOfDifferences::Some {
+            self.weights.forget(partition);
+        }
         Ok(())
     }
 
-    /// Computes what the next fold writes.
-    async fn folded_rows(&self, p: i16) -> Result<FoldedRows, StoreError> {
+    /// Computes what the next fold writes, and whether there are differences behind it.
+    async fn folded_rows(&self, p: i16) -> Result<(FoldedRows, RestOfDifferences), StoreError> {
         // No total has these hours.
         let page = self.count_rows(p, i64::MIN, (b"", &(0..=GROUPS))).await?;
         let mut read = ReadRows::default();
-        let mut more = page.differences.len() == DIFFERENCES_MAX;
+        let mut hours = HashSet::new();
+        let mut rest = match page.differences.len() {
+            DIFFERENCES_MAX => RestOfDifferences::Some,
+            _ => RestOfDifferences::None,
+        };
         for row in &page.differences {
             // What is damaged is logged and counted.
             let Ok(differences) = self.read_differences(p, row) else { continue };
             for (namespace, minute, by) in differences.due {
                 read.due.add_to(&namespace, minute, by);
+                hours.insert((namespace, minute.hour()));
             }
             for (namespace, moved) in differences.letters {
                 read.letters.entry(namespace).or_default().push(moved);
             }
             read.numbers.push(row.int(1));
-            if read.due.minutes() >= FOLDED_MINUTES_MAX {
-                more = true;
+            if hours.len() >= FOLDED_HOURS_MAX {
+                rest = RestOfDifferences::Some;
                 break;
             }
         }
@@ -204,7 +208,7 @@ impl<D: SqlDatabase> SqlStore<D> {
         }
         let found = self.read_totals(p, moves.keys()).await?;
         let mut rows =
-            FoldedRows { folds: page.folds, differences: numbers, more, ..FoldedRows::default() };
+            FoldedRows { folds: page.folds, differences: numbers, ..FoldedRows::default() };
         for ((namespace, hour), moved) in moves {
             let key = (namespace.as_str().as_bytes().to_vec(), hour);
             let total = found.get(&key);
@@ -216,7 +220,7 @@ impl<D: SqlDatabase> SqlStore<D> {
                 rows.gone.push(key);
             }
         }
-        Ok(rows)
+        Ok((rows, rest))
     }
 
     /// Reads totals by their namespace and hour.
