@@ -25,11 +25,11 @@ use crate::values::{Columns as _, StatementParam};
 
 /// What a row of differences weighs in addition to its bytes.
 pub(crate) const DIFFERENCE_WEIGHT: u64 = 512;
-/// The weight at which differences are folded: 256 KiB, which is that of 512 small rows. A reader
-/// adds up so many within a millisecond.
+/// The weight at which differences are folded: 256 KiB, which is that of 512 small rows. It bounds
+/// what a reader of the counts adds up.
 const FOLDED_WEIGHT: u64 = 256 << 10;
-/// The number of hours at which a fold ends, so that its transaction takes some ten milliseconds.
-/// One row of differences may have more. The next fold is made behind the next batch.
+/// The number of hours at which a fold ends, so that its transaction is short: it replaces a row
+/// for each. One row of differences may have more. The next fold is made behind the next batch.
 const FOLDED_HOURS_MAX: usize = 1000;
 
 /// How much the differences of each partition weigh: those of batches since they were folded last
