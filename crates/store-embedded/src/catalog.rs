@@ -16,7 +16,9 @@ use std::path::Path;
 
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode, Readable};
 use punctual_core::{FireId, Lease, PartitionId, TaskId};
-use punctual_store::codec::{CodecError, HourCounts, Reader, put_varint, read_head};
+use punctual_store::codec::{
+    CodecError, HourCounts, Reader, put_letter_groups, put_varint, read_head, read_letter_groups,
+};
 use punctual_store::{BatchNo, Counts, DueHour, DueMinute, DueSteps, Head, LetterGroups};
 
 use crate::fault::{ReadContext, StorageFault};
@@ -32,7 +34,7 @@ use due_rows::{hour_key, read_hour_key};
 pub(crate) use due_rows::{namespace_prefix, read_series_key, series_key};
 use rows::{
     BATCH, BITS, COUNTED, COUNTS, GROUPS, META, RUN, SEAT, bits_key, dead_key, numbered, order_key,
-    put_groups, put_seat, read_dead_key, read_groups, read_partition, read_word, relocation_key,
+    put_seat, read_dead_key, read_partition, read_word, relocation_key,
 };
 pub(crate) use rows::{
     CatalogMeta, LastBatch, ListedRun, Paused, RunKind, put_counts, put_lease, read_counts,
@@ -395,7 +397,7 @@ impl CatalogContents {
                 let partition = read_partition(&mut key)?;
                 let namespace = std::str::from_utf8(key.rest());
                 let namespace = namespace.map_err(|_| CodecError::Invalid("namespace"))?;
-                let groups = read_groups(&mut Reader::new(row))?;
+                let groups = read_letter_groups(&mut Reader::new(row))?;
                 self.letter_groups.push((partition, namespace.to_owned(), groups));
             }
             SEAT => self.leases.push(read_lease(&mut Reader::new(row))?),
@@ -488,7 +490,7 @@ impl CatalogBatch<'_> {
             return self.remove(|catalog| &catalog.rest, key);
         }
         let mut row = Vec::new();
-        put_groups(&mut row, groups);
+        put_letter_groups(&mut row, groups);
         self.insert(|catalog| &catalog.rest, key, row);
     }
 

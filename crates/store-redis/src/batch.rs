@@ -16,13 +16,12 @@ use std::sync::Arc;
 use punctual_core::{
     DeadLetter, Epoch, FireEnd, FireId, FireRecord, Namespace, Task, TaskId, TaskState, Timestamp,
 };
+use punctual_store::codec::{DueDifferences, put_letter_group};
 use punctual_store::{Batch, BatchNo, Change, Counts, Head, Prior, count, due_move};
 
 pub(crate) use self::arguments::{ArgumentList, BatchArguments, SeriesArguments};
 use crate::format::codec::{self, Postponement};
-use crate::format::due::DueDifferences;
 use crate::format::ends::{self, FireGroup, GroupOrigin};
-use crate::format::groups;
 
 /// The largest number of fires in one piece of history: a sweep deletes a whole piece.
 const PIECE_FIRES_MAX: usize = 1000;
@@ -363,7 +362,7 @@ fn write_letter(arguments: &mut BatchArguments, fire_id: FireId, letter: &Folded
             let namespace = &letter.task.definition.namespace;
             arguments.letters.push(&codec::fire(fire_id));
             arguments.letters.write(|out| punctual_store::codec::put_letter(out, letter));
-            arguments.letter_groups.write(|out| groups::put_group(out, &letter.group()));
+            arguments.letter_groups.write(|out| put_letter_group(out, &letter.group()));
             arguments.dead.push(b"0");
             arguments.dead.write(|out| member(out, namespace));
             arguments.dead_ages.push_number(letter.died_at.as_millis());

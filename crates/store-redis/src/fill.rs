@@ -9,12 +9,12 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use punctual_core::{Epoch, Namespace, PartitionId, Seat, Timestamp};
+use punctual_store::codec::{DueDifferences, put_letter_group};
 use punctual_store::{Position, StoreError, minute_of};
 
 use crate::batch::ArgumentList;
-use crate::format::due::DueDifferences;
+use crate::format::codec;
 use crate::format::keys::PartitionKeys;
-use crate::format::{codec, groups};
 use crate::read::TaskSet;
 use crate::store::{RedisStore, millis, script_result};
 use crate::transport::reply;
@@ -157,7 +157,7 @@ impl RedisStore {
         for letter in &page.letters {
             counts.letters.push(letter.task.definition.namespace.as_str().as_bytes());
             counts.letters.push(&codec::fire(letter.fire_id()));
-            counts.letters.write(|out| groups::put_group(out, &letter.group()));
+            counts.letters.write(|out| put_letter_group(out, &letter.group()));
             counts.letters.push_number(letter.died_at.as_millis());
         }
         Ok(page.last.filter(|_| page.more).map_or(CountedUpTo::Done, CountedUpTo::Letters))

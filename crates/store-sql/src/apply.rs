@@ -1,5 +1,5 @@
 //! Writes a batch: one transaction that begins with the fence. If the fence refuses it, the row of
-//! the seat tells why.
+//! the seat tells why. Behind some batches, differences of counts are folded.
 
 use punctual_core::{Epoch, PartitionId, Seat};
 use punctual_store::{Batch, BatchNo, StoreError};
@@ -29,6 +29,7 @@ impl<D: SqlDatabase> SqlStore<D> {
         let turn = BatchTurn { number: bigint(number.get()), repair: bigint(repair.get()) };
         let rows = BatchRows::of(batch);
         let growth = rows.growth();
+        self.weights.add(partition, rows.difference_weight());
         let slot = usize::from(partition.get());
         let made = self.database.write(slot, p, &writer, turn, rows).await;
         match made.map_err(|error| batch_error::<D>(error, growth))? {
@@ -36,6 +37,7 @@ impl<D: SqlDatabase> SqlStore<D> {
             BatchEnd::Refused => self.explain(&writer, partition, epoch, turn).await?,
         }
         self.epochs.acknowledge(partition, epoch, number);
+        self.fold_if_many(partition, epoch).await;
         Ok(())
     }
 

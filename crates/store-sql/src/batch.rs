@@ -9,9 +9,11 @@ use std::sync::Arc;
 use punctual_core::{
     DeadLetter, FireEnd, FireId, FireRecord, Namespace, Task, TaskId, TaskState, Timestamp, Version,
 };
-use punctual_store::{Batch, Change, Counts, count};
+use punctual_store::{Batch, Change, Counts, count, due_move};
 
+use crate::differences::BatchDifferences;
 use crate::error::BatchGrowth;
+use crate::fold::DIFFERENCE_WEIGHT;
 
 /// A later due time of a task, since its body was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,7 +45,10 @@ pub(crate) enum TaskChange {
 /// The state of a dead letter after the changes so far.
 #[derive(Debug)]
 pub(crate) enum LetterChange {
+    /// Stored, and not in the database before the batch.
     Kept(Box<DeadLetter>),
+    /// Stored, in place of one that the batch removed.
+    Replaced(Box<DeadLetter>),
     Removed,
 }
 
@@ -55,6 +60,9 @@ pub struct BatchRows {
     pub(crate) letters: BTreeMap<FireId, LetterChange>,
     pub(crate) records: BTreeMap<FireId, FireRecord>,
     pub(crate) counts: BTreeMap<Namespace, Counts>,
+    differences: BatchDifferences,
+    /// The row of the table of differences, if the batch has one.
+    pub(crate) difference: Option<Vec<u8>>,
 }
 
 impl BatchRows {
@@ -63,7 +71,21 @@ impl BatchRows {
         for change in batch.changes {
             folded.add(Arc::unwrap_or_clone(change));
         }
+        for letter in folded.letters.values() {
+            if let LetterChange::Kept(letter) | LetterChange::Replaced(letter) = letter {
+                folded.differences.add_letter(letter);
+            }
+        }
+        folded.difference = folded.differences.to_bytes();
         folded
+    }
+
+    /// Returns what the differences of the batch weigh; see `fold`.
+    pub(crate) fn difference_weight(&self) -> u64 {
+        let removed = |letter: &&LetterChange| !matches!(letter, LetterChange::Kept(_));
+        let removed = self.letters.values().filter(removed).count() as u64;
+        let own = self.difference.as_ref().map_or(0, |row| DIFFERENCE_WEIGHT + row.len() as u64);
+        removed * DIFFERENCE_WEIGHT + own
     }
 
     pub(crate) fn growth(&self) -> BatchGrowth {
@@ -84,6 +106,9 @@ impl BatchRows {
                 None => _ = self.counts.insert(namespace.clone(), moved),
             }
         }
+        if let Some(moved) = due_move(&change) {
+            self.differences.move_due(moved);
+        }
         match change {
             Change::Put(task) => _ = self.tasks.insert(task.id, TaskChange::New(Box::new(task))),
             Change::Refile { task, .. } => self.file(task),
@@ -95,7 +120,7 @@ impl BatchRows {
                 let end = FireEnd::Dead(letter.reason);
                 let record = FireRecord::of(&letter.task, end, letter.died_at);
                 self.end_fire(record, next, was.state);
-                self.letters.insert(letter.fire_id(), LetterChange::Kept(Box::new(letter)));
+                self.keep_letter(letter);
             }
             Change::Redrive { fire_id, task } => {
                 self.letters.insert(fire_id, LetterChange::Removed);
@@ -105,6 +130,15 @@ impl BatchRows {
                 self.letters.insert(fire_id, LetterChange::Removed);
             }
         }
+    }
+
+    fn keep_letter(&mut self, letter: DeadLetter) {
+        let fire_id = letter.fire_id();
+        let kept = match self.letters.get(&fire_id) {
+            Some(LetterChange::Removed | LetterChange::Replaced(_)) => LetterChange::Replaced,
+            Some(LetterChange::Kept(_)) | None => LetterChange::Kept,
+        };
+        self.letters.insert(fire_id, kept(Box::new(letter)));
     }
 
     fn file(&mut self, task: Task) {

@@ -7,6 +7,7 @@ use punctual_sql::{SqlError, SqlKind};
 
 use crate::batch::BatchRows;
 use crate::error::{ErrorClass, SqlOpenError};
+use crate::fold::FoldedRows;
 use crate::options::SqlStoreOptions;
 use crate::values::{Columns, SqlId, StatementParam};
 
@@ -111,6 +112,8 @@ pub struct ReadTexts {
     pub(crate) assignment: &'static str,
     pub(crate) meta: &'static str,
     pub(crate) history_size: &'static str,
+    pub(crate) count_rows: &'static str,
+    pub(crate) totals: &'static str,
 }
 
 /// A database in which a store keeps its tables.
@@ -183,6 +186,17 @@ pub trait SqlDatabase: Sized + Send + Sync + 'static {
         rows: BatchRows,
     ) -> impl Future<Output = Result<BatchEnd, SqlError>> + Send;
 
+    /// Replaces totals and deletes differences in one transaction, if the seat has the epoch of the
+    /// writer and its differences were not folded since they were read. Waits for its turn among
+    /// the batches of the same `slot`.
+    fn fold(
+        &self,
+        slot: usize,
+        p: i16,
+        writer: &Writer,
+        rows: FoldedRows,
+    ) -> impl Future<Output = Result<BatchEnd, SqlError>> + Send;
+
     /// Commits once more under the number of the last batch, so that the answer waits for replicas
     /// if batches do. Returns whether the seat was as expected.
     fn repeat(
@@ -235,8 +249,8 @@ pub trait SqlDatabase: Sized + Send + Sync + 'static {
         bounds: SweepBounds,
     ) -> impl Future<Output = Result<Option<SweptRows>, SqlError>> + Send;
 
-    /// Deletes the oldest letters that died at `aged` or earlier, and counts them; `None` if the
-    /// writer does not own the seat.
+    /// Deletes the oldest letters that died at `aged` or earlier, and counts them, with a row of
+    /// differences for each; `None` if the writer does not own the seat.
     fn sweep_letters(
         &self,
         writer: &Writer,

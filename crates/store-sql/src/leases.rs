@@ -65,6 +65,9 @@ impl<D: SqlDatabase> LeaseStore for SqlStore<D> {
         let granted = granted.ok_or(StoreError::Held { seat })?;
         let epoch = self.read_epoch(seat, granted)?;
         self.epochs.acquire(seat, epoch, token);
+        if let Seat::Partition(partition) = seat {
+            self.weights.forget(partition);
+        }
         Ok(Lease { seat, broker: broker.clone(), epoch, until })
     }
 

@@ -9,13 +9,16 @@
 //! `database` is the seam between the store and the dialects `postgres` and `mysql`, which have the
 //! tables, the statements and the connections. `batch` folds the changes of a batch and `rows` has
 //! their columns, `apply` writes them and explains refusals, `read` and `pages` read, `leases` and
-//! `membership` are about brokers, `open` creates a store.
+//! `membership` are about brokers, `open` creates a store. Due counts and groups of dead letters
+//! are `differences`, which batches append, and `totals`, to which `fold` adds them.
 
 mod apply;
 mod batch;
 mod damage;
 mod database;
+mod differences;
 mod error;
+mod fold;
 mod inspect;
 mod leases;
 mod membership;
@@ -28,6 +31,7 @@ mod read;
 mod rows;
 mod store;
 mod sweep;
+mod totals;
 mod values;
 
 pub use database::SqlDatabase;

@@ -9,12 +9,13 @@ use punctual_store::{EpochTracker, StoreError};
 use crate::damage::DamagedRows;
 use crate::database::{SqlDatabase, SqlRole};
 use crate::error::{SqlOpenError, store_error};
+use crate::fold::DifferenceWeights;
 use crate::options::SqlStoreOptions;
 use crate::store::SqlStore;
 use crate::values::{Columns as _, StatementParam};
 
 /// The version of the tables, in `meta`. A change of them is another format.
-const FORMAT: &str = "1";
+const FORMAT: &str = "2";
 
 impl<D: SqlDatabase> SqlStore<D> {
     /// Opens a store. The first broker that opens it creates its tables and fixes its number of
@@ -31,6 +32,7 @@ impl<D: SqlDatabase> SqlStore<D> {
             rewinds: AtomicU64::new(0),
             damage: DamagedRows::default(),
             sweeping: tokio::sync::Mutex::default(),
+            weights: DifferenceWeights::new(options.partitions),
         };
         let (database, warnings) = D::open(options.clone()).await?;
         let store = store(database);

@@ -1,6 +1,6 @@
 //! PostgreSQL: its tables and statements, and connections that have them prepared.
 //!
-//! A batch is sent in one go: `BEGIN`, the fence, at most eight statements with arrays, `COMMIT`.
+//! A batch is sent in one go: `BEGIN`, the fence, at most nine statements with arrays, `COMMIT`.
 
 mod batch;
 mod database;

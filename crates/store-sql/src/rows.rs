@@ -1,6 +1,7 @@
 //! The rows of a folded batch: what each task, letter, record and count is in its columns.
 
-use punctual_core::{EndKind, FireId, FireRecord, Task, TaskId, TaskState};
+use punctual_core::{DeadLetter, EndKind, FireId, FireRecord, Task, TaskId, TaskState};
+use punctual_store::codec::put_letter_group;
 use punctual_store::{Counts, codec};
 
 use crate::batch::{BatchRows, LaterTime, LetterChange, TaskChange};
@@ -50,7 +51,24 @@ pub(crate) struct LetterColumns<'a> {
     pub(crate) fire: (SqlId, i64),
     pub(crate) namespace: &'a [u8],
     pub(crate) died_at: i64,
+    /// Reason and target: what deletes the letter tells the groups by it.
+    pub(crate) group: Vec<u8>,
     pub(crate) letter: Vec<u8>,
+}
+
+impl<'a> LetterColumns<'a> {
+    fn of(letter: &'a DeadLetter) -> Self {
+        let (mut group, mut bytes) = (Vec::new(), Vec::new());
+        put_letter_group(&mut group, &letter.group());
+        codec::put_letter(&mut bytes, letter);
+        Self {
+            fire: fire_columns(letter.fire_id()),
+            namespace: letter.task.definition.namespace.as_str().as_bytes(),
+            died_at: bigint(letter.died_at.as_millis()),
+            group,
+            letter: bytes,
+        }
+    }
 }
 
 /// A row of the table of fires.
@@ -99,14 +117,16 @@ pub(crate) trait RowWriter {
     fn filed_task(&mut self, task: &TaskColumns<'_>);
     /// The task is due later, if the database has it.
     fn postponed(&mut self, later: &LaterColumns);
-    /// The letter is inserted or replaced.
+    /// The letter is inserted or replaced, after the deletions.
     fn kept_letter(&mut self, letter: &LetterColumns<'_>);
-    /// The letter is deleted.
+    /// The letter is deleted, and the differences say so if there was one.
     fn removed_letter(&mut self, fire: (SqlId, i64));
     /// The record is inserted or replaced.
     fn record(&mut self, record: &RecordColumns<'_>);
     /// The counts of a namespace move: scheduled, paused, done, dead, cancelled, letters.
     fn counts(&mut self, namespace: &[u8], moved: [i64; 6]);
+    /// The batch has this row in the table of differences.
+    fn difference(&mut self, value: &[u8]);
 }
 
 impl BatchRows {
@@ -125,6 +145,9 @@ impl BatchRows {
             let Counts { scheduled, paused, done, dead, cancelled, dead_letters } = *counts;
             let moved = [scheduled, paused, done, dead, cancelled, dead_letters];
             writer.counts(namespace.as_str().as_bytes(), moved);
+        }
+        if let Some(value) = &self.difference {
+            writer.difference(value);
         }
     }
 }
@@ -148,15 +171,10 @@ fn write_task(id: TaskId, task: &TaskChange, writer: &mut impl RowWriter) {
 fn write_letter(fire_id: FireId, letter: &LetterChange, writer: &mut impl RowWriter) {
     match letter {
         LetterChange::Removed => writer.removed_letter(fire_columns(fire_id)),
-        LetterChange::Kept(letter) => {
-            let mut bytes = Vec::new();
-            codec::put_letter(&mut bytes, letter);
-            writer.kept_letter(&LetterColumns {
-                fire: fire_columns(fire_id),
-                namespace: letter.task.definition.namespace.as_str().as_bytes(),
-                died_at: bigint(letter.died_at.as_millis()),
-                letter: bytes,
-            });
+        LetterChange::Kept(letter) => writer.kept_letter(&LetterColumns::of(letter)),
+        LetterChange::Replaced(letter) => {
+            writer.removed_letter(fire_columns(fire_id));
+            writer.kept_letter(&LetterColumns::of(letter));
         }
     }
 }

@@ -10,7 +10,7 @@ use punctual_store::codec::Interner;
 use punctual_store::{
     Batch, CountedGroup, CountedNamespace, Counts, DueCounts, DueSteps, EpochTracker, Filter,
     FireFilter, FirePosition, Head, Page, Position, Retention, Rewound, StoreError, Swept,
-    TaskStore, recount_due, recount_groups,
+    TaskStore,
 };
 
 use punctual_sql::SqlHost;
@@ -18,15 +18,10 @@ use punctual_sql::SqlHost;
 use crate::damage::DamagedRows;
 use crate::database::{SqlDatabase, SqlRole};
 use crate::error::store_error;
+use crate::fold::DifferenceWeights;
 use crate::mysql::MysqlDatabase;
 use crate::postgres::PostgresDatabase;
 use crate::values::StatementParam;
-
-/// The largest number of pages that are read to count due tasks; a page has up to 1,000 tasks that
-/// match. Counters per minute would cost a row per task and minute.
-const DUE_READS_MAX: usize = 25;
-/// The largest number of pages that are read to count groups of dead letters.
-const GROUP_READS_MAX: usize = 20;
 
 /// Tasks, leases and members in a PostgreSQL database that several brokers share.
 pub type PostgresStore = SqlStore<PostgresDatabase>;
@@ -45,6 +40,7 @@ pub struct SqlStore<D: SqlDatabase> {
     pub(crate) damage: DamagedRows,
     /// Serializes sweeps of this process: each deletes many rows.
     pub(crate) sweeping: tokio::sync::Mutex<()>,
+    pub(crate) weights: DifferenceWeights,
 }
 
 impl<D: SqlDatabase> std::fmt::Debug for SqlStore<D> {
@@ -237,7 +233,7 @@ impl<D: SqlDatabase> TaskStore for SqlStore<D> {
         namespace: &Namespace,
         steps: &DueSteps,
     ) -> Result<DueCounts, StoreError> {
-        recount_due(self, partition, namespace, steps, DUE_READS_MAX).await
+        self.read_due_counts(self.column(partition)?, namespace, steps).await
     }
 
     async fn letter_groups(
@@ -245,9 +241,7 @@ impl<D: SqlDatabase> TaskStore for SqlStore<D> {
         partition: PartitionId,
         namespace: &Namespace,
     ) -> Result<Vec<CountedGroup>, StoreError> {
-        let counts = self.counts(partition, namespace).await?;
-        let total = u64::try_from(counts.dead_letters).unwrap_or(0);
-        recount_groups(self, partition, namespace, total, GROUP_READS_MAX).await
+        self.read_letter_groups(self.column(partition)?, namespace).await
     }
 
     async fn namespaces(

@@ -8,6 +8,7 @@ use punctual_store::{Retention, StoreError, Swept};
 
 use crate::database::{SqlDatabase, SqlRole, SweepBounds, Writer};
 use crate::error::store_error;
+use crate::fold::DIFFERENCE_WEIGHT;
 use crate::store::SqlStore;
 use crate::values::{Columns as _, StatementParam, bigint};
 
@@ -47,6 +48,7 @@ impl<D: SqlDatabase> SqlStore<D> {
             }
         }
         swept.dead = self.delete_letters(&writer, (partition, p, epoch), retention, now).await?;
+        self.fold_if_many(partition, epoch).await;
         Ok(swept)
     }
 
@@ -64,7 +66,9 @@ impl<D: SqlDatabase> SqlStore<D> {
             let Some(deleted) = deleted.map_err(store_error::<D>)? else {
                 return Err(self.fenced(writer, partition, epoch).await);
             };
-            all += u64::try_from(deleted).unwrap_or(0);
+            let rows = u64::try_from(deleted).unwrap_or(0);
+            self.weights.add(partition, rows * DIFFERENCE_WEIGHT);
+            all += rows;
             if deleted < D::SWEPT_MAX {
                 break;
             }

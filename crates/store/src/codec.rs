@@ -13,13 +13,15 @@
 //!
 //! The modules, from parts to wholes: `bytes` (numbers, texts, times, ids), `names`, `schedule`,
 //! `attempts`, `definition` (what a caller asked for), `progress` (what a task has done so far),
-//! `task`, `record` (ended fires and dead letters), `due_hour` (counts). Frames, blocks and keys
-//! are defined by each store.
+//! `task`, `record` (ended fires and dead letters), `due_hour`, `due_log` and `letter_groups`
+//! (counts). Frames, blocks and keys are defined by each store.
 
 mod attempts;
 mod bytes;
 mod definition;
 mod due_hour;
+mod due_log;
+mod letter_groups;
 mod membership;
 mod names;
 mod progress;
@@ -33,7 +35,12 @@ pub use bytes::{
     put_varint,
 };
 pub use definition::{put_new_task, put_payload, read_new_task, read_payload};
-pub use due_hour::HourCounts;
+pub use due_hour::{DueStepCounts, HourCounts};
+pub use due_log::{DueDifferences, read_due_log};
+pub use letter_groups::{
+    put_counted_group, put_letter_group, put_letter_groups, read_counted_group, read_letter_group,
+    read_letter_groups,
+};
 pub use membership::{put_assignment, put_heartbeat, read_assignment, read_heartbeat};
 pub use names::Interner;
 pub use progress::{occasion_code, occasion_of};

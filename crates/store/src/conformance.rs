@@ -182,7 +182,8 @@ macro_rules! conformance {
                 due_counts_follow_a_task_through_its_life,
                 series_are_listed_among_many_other_tasks,
                 dead_letters_count_in_their_group_until_they_are_gone,
-                groups_of_dead_letters_are_bounded;
+                groups_of_dead_letters_are_bounded,
+                counts_stay_right_through_many_small_batches;
             retention:
                 an_unused_namespace_has_zero_counts,
                 counts_add_up_after_a_mixture_of_changes,

@@ -34,7 +34,9 @@ pub struct GroupLetters {
 }
 
 impl GroupLetters {
-    const fn one(died_at: Timestamp, fire_id: FireId) -> Self {
+    /// Returns a letter as a group of its own.
+    #[must_use]
+    pub const fn one(died_at: Timestamp, fire_id: FireId) -> Self {
         Self { count: 1, first_at: died_at, last_at: died_at, example: Some(fire_id) }
     }
 
@@ -48,9 +50,10 @@ impl GroupLetters {
         self.last_at = self.last_at.max(others.last_at);
     }
 
-    fn add(&mut self, died_at: Timestamp, fire_id: FireId) {
-        self.add_all(&Self::one(died_at, fire_id));
-        self.example = Some(fire_id);
+    /// Adds letters that died since the last one was added.
+    fn add_later(&mut self, later: &Self) {
+        self.add_all(later);
+        self.example = later.example.or(self.example);
     }
 
     /// Returns the letters without one of them; `None` if it was the last.
@@ -89,15 +92,19 @@ impl LetterGroups {
 
     /// Counts a letter.
     pub fn add(&mut self, group: LetterGroup, died_at: Timestamp, fire_id: FireId) {
-        if let Some(letters) = self.groups.get_mut(&group) {
-            return letters.add(died_at, fire_id);
+        self.add_all(group, GroupLetters::one(died_at, fire_id));
+    }
+
+    /// Counts letters of one group.
+    pub fn add_all(&mut self, group: LetterGroup, letters: GroupLetters) {
+        if let Some(counted) = self.groups.get_mut(&group) {
+            return counted.add_later(&letters);
         }
-        let one = GroupLetters::one(died_at, fire_id);
         match &mut self.other {
             // While there are others, no group is made: one of them may belong to it.
-            Some(other) => other.add(died_at, fire_id),
-            None if self.groups.len() < Self::COUNT_MAX => _ = self.groups.insert(group, one),
-            None => self.other = Some(one),
+            Some(other) => other.add_later(&letters),
+            None if self.groups.len() < Self::COUNT_MAX => _ = self.groups.insert(group, letters),
+            None => self.other = Some(letters),
         }
     }
 

@@ -21,7 +21,6 @@ mod letter_groups;
 mod membership_store;
 mod memory;
 mod query;
-mod recount;
 mod task_store;
 
 #[cfg(feature = "conformance")]
@@ -40,5 +39,4 @@ pub use query::{
     Filter, FireFilter, FirePosition, HISTORY_BYTES_MAX, Head, KindFilter, Page, Position,
     Retention, Swept,
 };
-pub use recount::{recount_due, recount_groups};
 pub use task_store::TaskStore;

@@ -189,9 +189,9 @@ pub trait TaskStore: Send + Sync + 'static {
 
     /// Returns how many scheduled `once` tasks and watches of a namespace are due in each step, in
     /// the order of the steps; see [`due_move`](crate::due_move). Series are not counted. The time
-    /// that it takes depends on the length of the steps together, not on how many tasks there are;
-    /// a store without counters reads a bounded number of tasks. Counts may be missing then, and
-    /// while a store of an earlier version is counted, see [`DueCounts::until`].
+    /// that it takes depends on the length of the steps together, not on how many tasks there are.
+    /// Counts may be missing while a store of an earlier version is counted, see
+    /// [`DueCounts::until`].
     fn due_counts(
         &self,
         partition: PartitionId,
@@ -201,9 +201,8 @@ pub trait TaskStore: Send + Sync + 'static {
 
     /// Returns the groups of the dead letters of a namespace, in any order, at most
     /// [`LetterGroups::COUNT_MAX`](crate::LetterGroups::COUNT_MAX) and one for all others. Takes
-    /// the same time however many letters there are; a store without counters reads a bounded
-    /// number of letters, and counts the rest with the others. [`StoreError::Unavailable`] while a
-    /// store of an earlier version is counted.
+    /// the same time however many letters there are. [`StoreError::Unavailable`] while a store of
+    /// an earlier version is counted.
     fn letter_groups(
         &self,
         partition: PartitionId,

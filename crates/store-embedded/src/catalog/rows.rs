@@ -2,14 +2,12 @@
 //!
 //! Commits in the journal spell counts and leases in the same way (`write::commit`).
 
-use punctual_core::{
-    BrokerId, Epoch, FireId, Lease, LetterGroup, PartitionId, Seat, TaskId, Timestamp,
-};
+use punctual_core::{BrokerId, Epoch, FireId, Lease, PartitionId, Seat, TaskId, Timestamp};
 use punctual_journal::CommitNo;
 use punctual_store::codec::{
     CodecError, Reader, put_bytes, put_fire_id, put_signed, put_timestamp, put_varint,
 };
-use punctual_store::{BatchNo, CountedGroup, Counts, GroupLetters, LetterGroups};
+use punctual_store::{BatchNo, Counts};
 
 use crate::run::{Generation, RunNo};
 use crate::state::layers::Weight;
@@ -227,40 +225,6 @@ pub(crate) fn read_counts(reader: &mut Reader<'_>) -> Result<Counts, CodecError>
         cancelled: reader.signed()?,
         dead_letters: reader.signed()?,
     })
-}
-
-/// Encodes groups of dead letters.
-pub(super) fn put_groups(out: &mut Vec<u8>, groups: &LetterGroups) {
-    out.push(1);
-    for CountedGroup { group, letters } in groups.iter() {
-        put_bytes(out, group.reason.as_bytes());
-        put_bytes(out, group.target.as_bytes());
-        put_varint(out, letters.count);
-        put_timestamp(out, letters.first_at);
-        put_timestamp(out, letters.last_at);
-        out.push(u8::from(letters.example.is_some()));
-        if let Some(example) = letters.example {
-            put_fire_id(out, example);
-        }
-    }
-}
-
-/// Decodes groups of dead letters.
-pub(super) fn read_groups(reader: &mut Reader<'_>) -> Result<LetterGroups, CodecError> {
-    match reader.byte()? {
-        1 => {}
-        other => return Err(CodecError::Format(other)),
-    }
-    let mut groups = Vec::new();
-    while !reader.rest().is_empty() {
-        let [reason, target] = [reader.text()?.to_owned(), reader.text()?.to_owned()];
-        let (count, first_at, last_at) =
-            (reader.varint()?, reader.timestamp()?, reader.timestamp()?);
-        let example = (reader.byte()? != 0).then(|| reader.fire_id()).transpose()?;
-        let letters = GroupLetters { count, first_at, last_at, example };
-        groups.push(CountedGroup { group: LetterGroup { reason, target }, letters });
-    }
-    Ok(LetterGroups::from_stored(groups))
 }
 
 pub(super) fn put_seat(out: &mut Vec<u8>, seat: Seat) {

@@ -205,7 +205,7 @@ fn groups_of_dead_letters_have_their_bytes_and_read_back() {
     groups.add(group("failed: größe", "queue mail"), NOW, gone);
     groups.remove(&group("failed: größe", "queue mail"), gone);
     let mut bytes = Vec::new();
-    put_groups(&mut bytes, &groups);
+    put_letter_groups(&mut bytes, &groups);
     let golden = assert_golden("catalog_letter_groups", &bytes);
-    assert_eq!(read_groups(&mut Reader::new(&golden)), Ok(groups));
+    assert_eq!(read_letter_groups(&mut Reader::new(&golden)), Ok(groups));
 }

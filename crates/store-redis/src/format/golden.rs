@@ -5,6 +5,7 @@
 //! a reader. With `PUNCTUAL_GOLDEN=write` in the environment, missing files are written; existing
 //! ones never change. A mismatch means that the store of a running cluster can no longer be read.
 
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -13,7 +14,9 @@ use punctual_core::{
     Labels, LetterGroup, PARTITIONS_MAX, PartitionId, Seat, Sequence, Task, TaskId, TaskState,
     Timestamp, Version,
 };
-use punctual_store::codec::{HourCounts, Interner, put_bytes, put_varint};
+use punctual_store::codec::{
+    DueDifferences, HourCounts, Interner, put_bytes, put_letter_group, put_varint, read_due_log,
+};
 use punctual_store::conformance::fixtures::{
     NOW, at, attempts, die, epoch, id, next_fire, partition, postpone, refile, rich_task, settle,
     settle_with_next, shop, task,
@@ -25,7 +28,7 @@ use punctual_store::{
 
 use crate::batch::BatchArguments;
 use crate::format::codec::{self, Postponement};
-use crate::format::due::{self, DueDifferences, Next};
+use crate::format::due;
 use crate::format::ends::{self, FireGroup, GroupOrigin};
 use crate::format::groups;
 use crate::format::keys::{self, PartitionKeys};
@@ -275,9 +278,9 @@ fn due_counts_and_groups_of_dead_letters() {
     assert_eq!((read, HourCounts::read(rest)), (hour, Ok(counts)));
     let kept = files.check("log", &differences.to_bytes().unwrap());
     let mut read = 0;
-    let bytes = due::read_log(&kept, |_, moved| {
+    let bytes = read_due_log(&kept, |_, moved| {
         read += moved.len();
-        Next::Continue
+        ControlFlow::Continue(())
     });
     assert_eq!((bytes, read), (Ok(kept.len()), 4));
     let group = LetterGroup {
@@ -297,7 +300,7 @@ fn due_counts_and_groups_of_dead_letters() {
 }
 
 fn bytes_of_group(group: &LetterGroup) -> Vec<u8> {
-    bytes(|out| groups::put_group(out, group))
+    bytes(|out| put_letter_group(out, group))
 }
 
 #[test]

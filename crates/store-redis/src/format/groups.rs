@@ -1,17 +1,10 @@
-//! The bytes of groups of dead letters. `letter_groups.lua` writes their counts; here are the group
-//! that it is given, and the reading of what it wrote.
+//! The bytes of groups of dead letters: reading what `letter_groups.lua` wrote.
 
 use punctual_core::{LetterGroup, Timestamp};
-use punctual_store::codec::{CodecError, Decoded, Reader, put_bytes};
+use punctual_store::codec::{CodecError, Decoded, read_letter_group};
 use punctual_store::{CountedGroup, GroupLetters};
 
 use crate::format::codec::{self, FIRE_BYTES};
-
-/// Writes what the letters of a group have in common.
-pub(crate) fn put_group(out: &mut Vec<u8>, group: &LetterGroup) {
-    put_bytes(out, group.reason.as_bytes());
-    put_bytes(out, group.target.as_bytes());
-}
 
 /// Reads a group with its counts: three numbers, each followed by a space, the fire of a letter,
 /// and the group, which is empty for that of all others.
@@ -36,12 +29,7 @@ pub(crate) fn read_group(value: &[u8]) -> Decoded<CountedGroup> {
     };
     let group = match name {
         [] => LetterGroup::other(),
-        _ => {
-            let mut reader = Reader::new(name);
-            let (reason, target) = (reader.text()?.to_owned(), reader.text()?.to_owned());
-            reader.end()?;
-            LetterGroup { reason, target }
-        }
+        name => read_letter_group(name)?,
     };
     let letters =
         GroupLetters { count, first_at: time(first_at)?, last_at: time(last_at)?, example };

@@ -5,12 +5,14 @@
 //! when it is long, behind the batch that made it so. Batches may be appended while it does: it
 //! folds and removes what it has read.
 
+use std::ops::ControlFlow;
+
 use punctual_core::{Epoch, Namespace, PartitionId, Seat};
-use punctual_store::codec::{Decoded, HourCounts};
+use punctual_store::codec::{DueDifferences, DueStepCounts, HourCounts, read_due_log};
 use punctual_store::{DueCounts, DueHour, DueMinute, DueSteps, StoreError};
 
 use crate::damage::UNREADABLE;
-use crate::format::due::{self, DueDifferences, Next};
+use crate::format::due;
 use crate::format::keys::PartitionKeys;
 use crate::store::{RedisStore, script_result};
 use crate::transport::reply;
@@ -42,33 +44,6 @@ enum WithLog {
     No,
 }
 
-/// The number of tasks of each step.
-struct DueStepCounts<'a> {
-    steps: &'a DueSteps,
-    tasks: Vec<i64>,
-}
-
-impl DueStepCounts<'_> {
-    fn add(&mut self, minute: DueMinute, by: i64) {
-        self.add_to(self.steps.step_of(minute), by);
-    }
-
-    fn add_to(&mut self, step: Option<usize>, by: i64) {
-        if let Some(tasks) = step.and_then(|step| self.tasks.get_mut(step)) {
-            *tasks = tasks.saturating_add(by);
-        }
-    }
-
-    fn add_hour(&mut self, namespace: &str, member: &[u8]) -> Decoded<()> {
-        let (hour, counts) = due::read_hour_member(namespace, member)?;
-        match self.steps.step_of_hour(hour) {
-            Some(step) => self.add_to(Some(step), HourCounts::read_sum(counts)?),
-            None => HourCounts::read(counts)?.iter(hour).for_each(|(at, by)| self.add(at, by)),
-        }
-        Ok(())
-    }
-}
-
 impl RedisStore {
     pub(crate) async fn read_due_counts(
         &self,
@@ -92,7 +67,7 @@ impl RedisStore {
         steps: &DueSteps,
     ) -> Result<Option<DueCounts>, StoreError> {
         let name = namespace.as_str();
-        let mut counts = DueStepCounts { steps, tasks: vec![0; steps.count()] };
+        let mut counts = DueStepCounts::new(steps);
         let [first, last] = [steps.first(), steps.end()].map(DueMinute::hour);
         let mut from = [b"[", due::hour_prefix(name, first).as_slice()].concat();
         let to = behind(&due::hour_prefix(name, last));
@@ -100,13 +75,14 @@ impl RedisStore {
         self.log_differences(keys, &first.log, |of, moved| {
             let ours = moved.iter().filter(|_| of == name);
             ours.for_each(|(minute, by)| counts.add(*minute, *by));
-            Next::Continue
+            ControlFlow::Continue(())
         })?;
         let (complete, folds) = (first.complete, first.folds);
         let mut members = first.members;
         loop {
             for member in &members {
-                if counts.add_hour(name, member).is_err() {
+                let hour = due::read_hour_member(name, member);
+                if hour.and_then(|(hour, minutes)| counts.add_hour(hour, minutes)).is_err() {
                     self.damage.found("an hour of due counts", &keys.due_hours, member, UNREADABLE);
                 }
             }
@@ -119,7 +95,7 @@ impl RedisStore {
             members = page.members;
         }
         let until = (!complete).then_some(steps.first());
-        Ok(Some(DueCounts { tasks: counts.tasks, until }))
+        Ok(Some(DueCounts { tasks: counts.into_tasks(), until }))
     }
 
     async fn read_due_page(
@@ -149,9 +125,9 @@ impl RedisStore {
         &self,
         keys: &PartitionKeys,
         log: &'a [u8],
-        each: impl FnMut(&'a str, &[(DueMinute, i64)]) -> Next,
+        each: impl FnMut(&'a str, &[(DueMinute, i64)]) -> ControlFlow<()>,
     ) -> Result<usize, StoreError> {
-        let read = due::read_log(log, each);
+        let read = read_due_log(log, each);
         read.map_err(|error| self.damage.found("the log of due counts", &keys.due_log, b"", error))
     }
 
@@ -178,8 +154,8 @@ impl RedisStore {
                 }
             }
             match differences.minutes() < FOLDED_MINUTES_MAX {
-                true => Next::Continue,
-                false => Next::Stop,
+                true => ControlFlow::Continue(()),
+                false => ControlFlow::Break(()),
             }
         })?;
         let hours = differences.by_hour();

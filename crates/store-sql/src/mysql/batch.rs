@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use super::template::{put_bytes, table};
 use crate::batch::BatchRows;
+use crate::fold::{FoldedRows, TotalRow};
 use crate::rows::{LaterColumns, LetterColumns, RecordColumns, RowWriter, TaskColumns};
 use crate::values::{SqlId, bigint};
 
@@ -23,6 +24,7 @@ pub(super) struct BatchText {
     removed: Vec<String>,
     records: Vec<String>,
     counts: Vec<String>,
+    differences: Vec<String>,
     /// The bytes of all records.
     pub(super) record_bytes: i64,
     p: i16,
@@ -133,7 +135,8 @@ impl RowWriter for BatchText {
 
     fn kept_letter(&mut self, letter: &LetterColumns<'_>) {
         let row = RowText::new().number(self.p).fire(letter.fire).bytes(letter.namespace);
-        self.letters.push(row.number(letter.died_at).bytes(&letter.letter).end());
+        let row = row.number(letter.died_at).bytes(&letter.group);
+        self.letters.push(row.bytes(&letter.letter).end());
     }
 
     fn removed_letter(&mut self, fire: (SqlId, i64)) {
@@ -151,6 +154,10 @@ impl RowWriter for BatchText {
         let row = RowText::new().number(self.p).bytes(namespace);
         self.counts.push(moved.into_iter().fold(row, RowText::number).end());
     }
+
+    fn difference(&mut self, value: &[u8]) {
+        self.differences.push(RowText::new().number(self.p).bytes(value).end());
+    }
 }
 
 /// A statement around its rows.
@@ -161,13 +168,12 @@ struct Frame<'a> {
 }
 
 impl BatchText {
-    fn frames(&self, cluster: &str) -> [Frame<'_>; 8] {
+    fn frames(&self, cluster: &str) -> [Frame<'_>; 10] {
         let p = self.p;
-        let [task, letter, fire, counts] =
-            ["task", "letter", "fire", "counts"].map(|name| table(cluster, name));
+        let [task, letter, fire, counts, difference] =
+            ["task", "letter", "fire", "counts", "difference"].map(|name| table(cluster, name));
         let columns = "p, id, fire_at, moved_at, scheduled, series_ns, series_at, ns, `key`, body";
         let insert = format!("INSERT INTO {task} ({columns}) VALUES ");
-        let frame = |head: String, rows, tail: &str| Frame { head, rows, tail: tail.to_owned() };
         let postpone = format!(
             "]', '$[*]' COLUMNS (id CHAR(32) PATH '$[0]', fire_at BIGINT PATH '$[1]', \
              version BIGINT PATH '$[2]', updated BIGINT PATH '$[3]')) AS late \
@@ -184,16 +190,29 @@ impl BatchText {
                 rows: &self.postponed,
                 tail: postpone,
             },
+            // Before the letters are deleted: they have their groups.
+            frame(
+                format!(
+                    "INSERT INTO {difference} (p, ns, task, nominal, value) \
+                     SELECT p, ns, task, nominal, group_name FROM {letter} FORCE INDEX (PRIMARY) \
+                     WHERE p = {p} AND (task, nominal) IN ("
+                ),
+                &self.removed,
+                ")",
+            ),
             frame(
                 format!("DELETE FROM {letter} WHERE p = {p} AND (task, nominal) IN ("),
                 &self.removed,
                 ")",
             ),
             frame(
-                format!("INSERT INTO {letter} (p, task, nominal, ns, died_at, letter) VALUES "),
+                format!(
+                    "INSERT INTO {letter} (p, task, nominal, ns, died_at, group_name, letter) \
+                     VALUES "
+                ),
                 &self.letters,
                 " ON DUPLICATE KEY UPDATE ns = VALUES(ns), died_at = VALUES(died_at), \
-                 letter = VALUES(letter)",
+                 group_name = VALUES(group_name), letter = VALUES(letter)",
             ),
             frame(
                 format!(
@@ -212,24 +231,71 @@ impl BatchText {
                 &self.counts,
                 MOVE_COUNTS,
             ),
+            frame(format!("INSERT INTO {difference} (p, value) VALUES "), &self.differences, ""),
         ]
     }
 
     /// Returns the transaction, which begins with `fence`, in packets of at most `packet_max`
     /// bytes. A row that is larger has a packet of its own.
     pub(super) fn packets(&self, cluster: &str, fence: &str, packet_max: usize) -> Vec<String> {
-        let mut packets = Packets {
-            done: Vec::new(),
-            current: format!("START TRANSACTION;{fence};"),
-            packet_max,
-        };
-        for frame in self.frames(cluster) {
-            packets.add(&frame);
-        }
-        packets.current.push_str("COMMIT");
-        packets.done.push(packets.current);
-        packets.done
+        packets(&self.frames(cluster), fence, packet_max)
     }
+}
+
+/// The rows of a fold.
+#[derive(Debug)]
+pub(super) struct FoldText {
+    differences: Vec<String>,
+    gone: Vec<String>,
+    totals: Vec<String>,
+    p: i16,
+}
+
+impl FoldText {
+    pub(super) fn of(p: i16, rows: &FoldedRows) -> Self {
+        let gone = |(namespace, hour): &(Vec<u8>, i64)| {
+            RowText::new().bytes(namespace).number(*hour).end()
+        };
+        let total = |total: &TotalRow| {
+            let row = RowText::new().number(p).bytes(&total.namespace).number(total.hour);
+            row.bytes(&total.value).end()
+        };
+        Self {
+            differences: rows.differences.iter().map(i64::to_string).collect(),
+            gone: rows.gone.iter().map(gone).collect(),
+            totals: rows.totals.iter().map(total).collect(),
+            p,
+        }
+    }
+
+    /// Returns the transaction in packets, as those of a batch.
+    pub(super) fn packets(&self, cluster: &str, fence: &str, packet_max: usize) -> Vec<String> {
+        let Self { differences, gone, totals, p } = self;
+        let [difference, total] = ["difference", "total"].map(|name| table(cluster, name));
+        // Each row by its key: a range would lock the row behind it, of another partition.
+        let frames = [
+            frame(format!("DELETE FROM {difference} WHERE p = {p} AND seq IN ("), differences, ")"),
+            frame(format!("DELETE FROM {total} WHERE p = {p} AND (ns, hour) IN ("), gone, ")"),
+            frame(format!("INSERT INTO {total} (p, ns, hour, value) VALUES "), totals, ""),
+        ];
+        packets(&frames, fence, packet_max)
+    }
+}
+
+fn frame<'a>(head: String, rows: &'a [String], tail: &str) -> Frame<'a> {
+    Frame { head, rows, tail: tail.to_owned() }
+}
+
+/// Returns a transaction, which begins with `fence`, in packets of at most `packet_max` bytes.
+fn packets(frames: &[Frame<'_>], fence: &str, packet_max: usize) -> Vec<String> {
+    let mut packets =
+        Packets { done: Vec::new(), current: format!("START TRANSACTION;{fence};"), packet_max };
+    for frame in frames {
+        packets.add(frame);
+    }
+    packets.current.push_str("COMMIT");
+    packets.done.push(packets.current);
+    packets.done
 }
 
 const REPLACE_TASK: &str = " ON DUPLICATE KEY UPDATE fire_at = VALUES(fire_at), \

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use punctual_sql::mysql_async::Row;
 use punctual_sql::{SqlError, SqlKind, mysql};
 
-use super::batch::BatchText;
+use super::batch::{BatchText, FoldText};
 use super::server::{self, ServerVariables};
 use super::session::{ConnectionSlots, ConnectionUse, MysqlConnectOptions};
 use super::statements::{
-    BEGIN_SWEEP, COUNT_LETTERS, FENCE, FORGET_MEMBERS, GUARD, GUARD_REFUSED, HEARTBEAT, LEAVE,
-    NEW_SEAT, OLDEST_FIRES, OLDEST_LETTERS, OWNS, PROPOSE, PROPOSE_META, READS, RELEASE, RENEW,
-    REPEAT, SWEEP_FIRES, SWEEP_LETTERS, TAKE_SEAT, TAKEN_SEAT,
+    BEGIN_SWEEP, COUNT_LETTERS, DIFFER_LETTERS, FENCE, FOLD_FENCE, FORGET_MEMBERS, GUARD,
+    GUARD_REFUSED, HEARTBEAT, LEAVE, NEW_SEAT, OLDEST_FIRES, OLDEST_LETTERS, OWNS, PROPOSE,
+    PROPOSE_META, READS, RELEASE, RENEW, REPEAT, SWEEP_FIRES, SWEEP_LETTERS, TAKE_SEAT, TAKEN_SEAT,
 };
 use super::template::{FilledStatement, ValueStyle, fill, table};
 use crate::batch::BatchRows;
@@ -19,6 +19,7 @@ use crate::database::{
     BatchEnd, BatchTurn, ReadTexts, SeatClaim, SqlDatabase, SqlRole, SweepBounds, SweptRows, Writer,
 };
 use crate::error::{ErrorClass, SqlOpenError};
+use crate::fold::FoldedRows;
 use crate::options::SqlStoreOptions;
 use crate::values::{Columns as _, SqlId, StatementParam};
 
@@ -114,6 +115,13 @@ impl MysqlDatabase {
     ) -> Result<u64, SqlError> {
         let mut turn = self.seats.take(&self.options).await?;
         turn.change(self.bound(template, params)).await
+    }
+
+    /// Sends a transaction whose first statement fences all others.
+    async fn transact(&self, slot: usize, packets: Vec<String>) -> Result<BatchEnd, SqlError> {
+        let mut turn = self.writes.take_numbered(slot, &self.options).await?;
+        let made = refused_is_false(turn.transact(packets).await)?;
+        Ok(if made { BatchEnd::Made } else { BatchEnd::Refused })
     }
 
     async fn owns(&self, writer: &Writer) -> Result<bool, SqlError> {
@@ -263,9 +271,23 @@ impl SqlDatabase for MysqlDatabase {
         let MysqlConnectOptions { cluster, packet_max, .. } = &*self.options;
         let packets = text.packets(cluster, &fence, *packet_max);
         drop(text);
-        let mut turn = self.writes.take_numbered(slot, &self.options).await?;
-        let made = refused_is_false(turn.transact(packets).await)?;
-        Ok(if made { BatchEnd::Made } else { BatchEnd::Refused })
+        self.transact(slot, packets).await
+    }
+
+    async fn fold(
+        &self,
+        slot: usize,
+        p: i16,
+        writer: &Writer,
+        rows: FoldedRows,
+    ) -> Result<BatchEnd, SqlError> {
+        let [seat, epoch, token] = owner_params(writer);
+        let params = [seat, epoch, token, StatementParam::Int(rows.folds)];
+        let fence = format!("{};{GUARD}", self.inline(FOLD_FENCE, &params));
+        let MysqlConnectOptions { cluster, packet_max, .. } = &*self.options;
+        let packets = FoldText::of(p, &rows).packets(cluster, &fence, *packet_max);
+        drop(rows);
+        self.transact(slot, packets).await
     }
 
     async fn repeat(
@@ -378,7 +400,10 @@ impl SqlDatabase for MysqlDatabase {
         let past = PastRows { tasks, nominal, latest: aged, bytes: 0 };
         let owned = match past.tasks.is_empty() {
             true => self.owns(writer).await?,
-            false => self.sweep(writer, p, &past, &[COUNT_LETTERS, SWEEP_LETTERS]).await?,
+            false => {
+                let statements = [COUNT_LETTERS, DIFFER_LETTERS, SWEEP_LETTERS];
+                self.sweep(writer, p, &past, &statements).await?
+            }
         };
         Ok(owned.then_some(crate::values::bigint(rows.len())))
     }

@@ -10,9 +10,14 @@
 /// in most rows they are NULL, and their places in the indexes do not change. `late_version` and
 /// `late_updated` are those of a postponement since the body was written.
 ///
+/// `difference` has what batches change in the counts, until it is added to `total`: a row for each
+/// batch, and one for each deleted letter, with its namespace, task, time and group. A row of
+/// `total` has the due counts of an hour, or the groups of letters in place of hour -1. `folds`
+/// counts how often differences were added.
+///
 /// `writes` and `proposals` count changes, so that every change of a row is one for the server,
 /// which otherwise neither reports nor commits it.
-pub(super) const TABLES: [&str; 8] = [
+pub(super) const TABLES: [&str; 10] = [
     "CREATE TABLE IF NOT EXISTS @seat (
     seat INT NOT NULL PRIMARY KEY,
     epoch BIGINT NOT NULL,
@@ -23,6 +28,7 @@ pub(super) const TABLES: [&str; 8] = [
     batch BIGINT NOT NULL,
     `repair` BIGINT NOT NULL,
     history_bytes BIGINT NOT NULL DEFAULT 0,
+    folds BIGINT NOT NULL DEFAULT 0,
     writes BIGINT NOT NULL DEFAULT 0
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC",
     "CREATE TABLE IF NOT EXISTS @task (
@@ -49,6 +55,7 @@ pub(super) const TABLES: [&str; 8] = [
     nominal BIGINT NOT NULL,
     ns VARBINARY(128) NOT NULL,
     died_at BIGINT NOT NULL,
+    group_name VARBINARY(4096) NOT NULL,
     letter LONGBLOB NOT NULL,
     PRIMARY KEY (p, task, nominal),
     KEY letter_ns (p, ns, task, nominal),
@@ -78,6 +85,23 @@ pub(super) const TABLES: [&str; 8] = [
     cancelled BIGINT NOT NULL,
     dead_letters BIGINT NOT NULL,
     PRIMARY KEY (p, ns)
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC",
+    "CREATE TABLE IF NOT EXISTS @difference (
+    p SMALLINT NOT NULL,
+    seq BIGINT NOT NULL AUTO_INCREMENT,
+    ns VARBINARY(128),
+    task BINARY(16),
+    nominal BIGINT,
+    value LONGBLOB NOT NULL,
+    PRIMARY KEY (p, seq),
+    KEY difference_seq (seq)
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC",
+    "CREATE TABLE IF NOT EXISTS @total (
+    p SMALLINT NOT NULL,
+    ns VARBINARY(128) NOT NULL,
+    hour BIGINT NOT NULL,
+    value LONGBLOB NOT NULL,
+    PRIMARY KEY (p, ns, hour)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC",
     "CREATE TABLE IF NOT EXISTS @member (
     broker VARBINARY(1024) NOT NULL PRIMARY KEY,

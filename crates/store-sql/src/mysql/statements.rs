@@ -80,6 +80,16 @@ pub(super) const READS: ReadTexts = ReadTexts {
     meta: "SELECT value FROM @meta WHERE name = $1",
     history_size: "SELECT CAST(SUM(history_bytes) AS SIGNED),
         CAST(SUM(CASE WHEN seat = $1 THEN history_bytes ELSE 0 END) AS SIGNED) FROM @seat",
+    count_rows: "(SELECT 0 AS part, folds AS number, NULL AS ns, NULL AS task, NULL AS nominal,
+        NULL AS value FROM @seat WHERE seat = $1)
+    UNION ALL
+    (SELECT 1, seq, ns, task, nominal, value FROM @difference FORCE INDEX (PRIMARY)
+        WHERE p = $2 AND seq > $3 ORDER BY seq LIMIT $4)
+    UNION ALL
+    (SELECT 2, hour, NULL, NULL, NULL, value FROM @total FORCE INDEX (PRIMARY)
+        WHERE p = $2 AND ns = $5 AND hour >= $6 AND hour <= $7 ORDER BY hour LIMIT $8)",
+    totals: "SELECT ns, hour, value FROM @total FORCE INDEX (PRIMARY)
+    WHERE p = $1 AND (ns, hour) IN ({2 3})",
 };
 
 /// Fails with [`GUARD_REFUSED`] if the statement before changed no row, so that the server makes
@@ -91,6 +101,8 @@ pub(super) const FENCE: &str = "UPDATE @seat SET batch = $4, `repair` = $5,
         history_bytes = history_bytes + $6
     WHERE seat = $1 AND epoch = $2 AND ($3 = x'' OR token = $3) AND batch = $4 - 1
         AND `repair` <= $5";
+pub(super) const FOLD_FENCE: &str = "UPDATE @seat SET folds = folds + 1
+    WHERE seat = $1 AND epoch = $2 AND ($3 = x'' OR token = $3) AND folds = $4";
 /// Commits once more, so that the answer waits for replicas if the batch has to.
 pub(super) const REPEAT: &str = "UPDATE @seat SET `repair` = $5, writes = writes + 1
     WHERE seat = $1 AND epoch = $2 AND ($3 = x'' OR token = $3) AND batch = $4
@@ -149,5 +161,8 @@ pub(super) const COUNT_LETTERS: &str = "UPDATE @counts AS c JOIN (
         SELECT ns, COUNT(*) AS letters FROM @letter
         WHERE p = $4 AND (task, nominal) IN ({6 7}) AND died_at <= $8 GROUP BY ns) AS gone
     ON c.p = $4 AND c.ns = gone.ns SET c.dead_letters = c.dead_letters - gone.letters";
+pub(super) const DIFFER_LETTERS: &str = "INSERT INTO @difference (p, ns, task, nominal, value)
+    SELECT p, ns, task, nominal, group_name FROM @letter FORCE INDEX (PRIMARY)
+    WHERE p = $4 AND (task, nominal) IN ({6 7}) AND died_at <= $8";
 pub(super) const SWEEP_LETTERS: &str = "DELETE FROM @letter
     WHERE p = $4 AND (task, nominal) IN ({6 7}) AND died_at <= $8";

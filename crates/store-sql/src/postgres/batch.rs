@@ -3,10 +3,11 @@
 use punctual_sql::tokio_postgres::types::ToSql;
 
 use super::statements::{
-    END_TASKS, FILE_TASKS, KEEP_LETTERS, KEEP_RECORDS, MOVE_COUNTS, NEW_TASKS, POSTPONE_TASKS,
-    REMOVE_LETTERS,
+    ADD_DIFFERENCE, END_TASKS, FILE_TASKS, KEEP_LETTERS, KEEP_RECORDS, KEEP_TOTALS, MOVE_COUNTS,
+    NEW_TASKS, POSTPONE_TASKS, REMOVE_DIFFERENCES, REMOVE_LETTERS, REMOVE_TOTALS,
 };
 use crate::batch::BatchRows;
+use crate::fold::FoldedRows;
 use crate::rows::{LaterColumns, LetterColumns, RecordColumns, RowWriter, TaskColumns};
 use crate::values::{SqlId, bigint};
 
@@ -24,6 +25,7 @@ pub(super) struct BatchArrays {
     removed: FireArrays,
     records: RecordArrays,
     counts: CountArrays,
+    difference: Option<Vec<u8>>,
     /// The bytes of all records.
     pub(super) record_bytes: i64,
 }
@@ -84,6 +86,7 @@ struct LetterArrays {
     fires: FireArrays,
     namespaces: Vec<Vec<u8>>,
     died_at: Vec<i64>,
+    groups: Vec<Vec<u8>>,
     letters: Vec<Vec<u8>>,
 }
 
@@ -127,6 +130,7 @@ impl RowWriter for BatchArrays {
         self.letters.fires.push(letter.fire);
         self.letters.namespaces.push(letter.namespace.to_vec());
         self.letters.died_at.push(letter.died_at);
+        self.letters.groups.push(letter.group.clone());
         self.letters.letters.push(letter.letter.clone());
     }
 
@@ -149,6 +153,10 @@ impl RowWriter for BatchArrays {
         for (column, number) in self.counts.by_state.iter_mut().zip(moved) {
             column.push(number);
         }
+    }
+
+    fn difference(&mut self, value: &[u8]) {
+        self.difference = Some(value.to_vec());
     }
 }
 
@@ -180,9 +188,11 @@ impl BatchArrays {
             all.push((REMOVE_LETTERS, vec![p, &removed.tasks, &removed.nominal]));
         }
         if !letters.letters.is_empty() {
-            let LetterArrays { fires, namespaces, died_at, letters } = letters;
+            let LetterArrays { fires, namespaces, died_at, groups, letters } = letters;
             let FireArrays { tasks, nominal } = fires;
-            all.push((KEEP_LETTERS, vec![p, tasks, nominal, namespaces, died_at, letters]));
+            let params: Vec<&(dyn ToSql + Sync)> =
+                vec![p, tasks, nominal, namespaces, died_at, groups, letters];
+            all.push((KEEP_LETTERS, params));
         }
         if !records.records.is_empty() {
             let RecordArrays { fires, ended_at, kinds, namespaces, keys, records } = records;
@@ -195,6 +205,53 @@ impl BatchArrays {
             let mut params: Vec<&(dyn ToSql + Sync)> = vec![p, &counts.namespaces];
             params.extend(counts.by_state.iter().map(|column| column as &(dyn ToSql + Sync)));
             all.push((MOVE_COUNTS, params));
+        }
+        if let Some(value) = &self.difference {
+            all.push((ADD_DIFFERENCE, vec![p, value]));
+        }
+        all
+    }
+}
+
+/// The rows of a fold as arrays.
+#[derive(Debug, Default)]
+pub(super) struct FoldArrays {
+    differences: Vec<i64>,
+    gone: TotalArrays,
+    kept: TotalArrays,
+}
+
+#[derive(Debug, Default)]
+struct TotalArrays {
+    namespaces: Vec<Vec<u8>>,
+    hours: Vec<i64>,
+    values: Vec<Vec<u8>>,
+}
+
+impl FoldArrays {
+    pub(super) fn of(rows: FoldedRows) -> Self {
+        let FoldedRows { differences, gone, totals, .. } = rows;
+        let mut arrays = Self { differences, ..Self::default() };
+        (arrays.gone.namespaces, arrays.gone.hours) = gone.into_iter().unzip();
+        for total in totals {
+            arrays.kept.namespaces.push(total.namespace);
+            arrays.kept.hours.push(total.hour);
+            arrays.kept.values.push(total.value);
+        }
+        arrays
+    }
+
+    /// Returns the statements that have something to do.
+    pub(super) fn statements<'a>(&'a self, p: &'a i16) -> Vec<Bound<'a>> {
+        let Self { differences, gone, kept } = self;
+        let mut all: Vec<Bound<'a>> = vec![(REMOVE_DIFFERENCES, vec![p, differences])];
+        if !gone.hours.is_empty() {
+            all.push((REMOVE_TOTALS, vec![p, &gone.namespaces, &gone.hours]));
+        }
+        if !kept.hours.is_empty() {
+            let params: Vec<&(dyn ToSql + Sync)> =
+                vec![p, &kept.namespaces, &kept.hours, &kept.values];
+            all.push((KEEP_TOTALS, params));
         }
         all
     }

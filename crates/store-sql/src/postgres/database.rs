@@ -5,12 +5,12 @@ use std::sync::Arc;
 use punctual_sql::tokio_postgres::Row;
 use punctual_sql::{SqlError, SqlKind, postgres};
 
-use super::batch::BatchArrays;
+use super::batch::{BatchArrays, Bound, FoldArrays};
 use super::server::{self, ServerSettings};
 use super::session::{Pending, SessionOptions, SessionRole, SessionSlot, WriteSlot, all_in_order};
 use super::statements::{
-    ACQUIRE, FENCE, HEARTBEAT, LEAVE, PROPOSE, PROPOSE_META, READS, RELEASE, RENEW, REPEAT,
-    SWEEP_FIRES, SWEEP_LETTERS,
+    ACQUIRE, FENCE, FOLD_FENCE, HEARTBEAT, LEAVE, PROPOSE, PROPOSE_META, READS, RELEASE, RENEW,
+    REPEAT, SWEEP_FIRES, SWEEP_LETTERS,
 };
 use super::values::uuid;
 use crate::batch::BatchRows;
@@ -18,6 +18,7 @@ use crate::database::{
     BatchEnd, BatchTurn, ReadTexts, SeatClaim, SqlDatabase, SqlRole, SweepBounds, SweptRows, Writer,
 };
 use crate::error::{ErrorClass, SqlOpenError};
+use crate::fold::FoldedRows;
 use crate::options::SqlStoreOptions;
 use crate::values::{Columns as _, SqlId, StatementParam};
 
@@ -69,6 +70,39 @@ impl PostgresDatabase {
         params: &[StatementParam<'_>],
     ) -> Result<Vec<Row>, SqlError> {
         self.seats.query(&self.options, text, params).await
+    }
+
+    /// Sends a transaction in one go. The first statement fences all others.
+    async fn transact(&self, slot: usize, statements: &[Bound<'_>]) -> Result<BatchEnd, SqlError> {
+        let WriteSlot { slot, turn: one_batch } = &self.writes[slot % self.writes.len()];
+        let _turn = one_batch.lock().await;
+        let session = slot.session(&self.options).await?;
+        let sent = async {
+            let mut prepared = Vec::with_capacity(statements.len());
+            for (text, _) in statements {
+                prepared.push(session.statement(text).await?);
+            }
+            let client = &session.connection;
+            let simple = |text: &'static str| -> Pending<'_> {
+                Box::pin(async move { client.batch_execute(text).await.map(|()| 0) })
+            };
+            let mut pending = vec![simple("BEGIN")];
+            for (statement, (_, params)) in prepared.iter().zip(statements) {
+                pending.push(Box::pin(client.execute(statement, params)));
+            }
+            pending.push(simple("COMMIT"));
+            client.within(all_in_order(pending)).await
+        };
+        let guard = session.guard();
+        let sent = sent.await;
+        guard.ended();
+        match sent {
+            Ok(()) => Ok(BatchEnd::Made),
+            Err(error) => {
+                slot.failed(&session, &error);
+                if error.code() == Some(FENCE_REFUSED) { Ok(BatchEnd::Refused) } else { Err(error) }
+            }
+        }
     }
 }
 
@@ -159,11 +193,8 @@ impl SqlDatabase for PostgresDatabase {
     ) -> Result<BatchEnd, SqlError> {
         let arrays = BatchArrays::of(&rows);
         drop(rows);
-        let WriteSlot { slot, turn: one_batch } = &self.writes[slot % self.writes.len()];
-        let _turn = one_batch.lock().await;
-        let session = slot.session(&self.options).await?;
         let BatchTurn { number, repair } = turn;
-        let mut statements = vec![(
+        let mut statements: Vec<Bound<'_>> = vec![(
             FENCE,
             vec![
                 &writer.seat as _,
@@ -175,32 +206,24 @@ impl SqlDatabase for PostgresDatabase {
             ],
         )];
         statements.extend(arrays.statements(&p));
-        let sent = async {
-            let mut prepared = Vec::with_capacity(statements.len());
-            for (text, _) in &statements {
-                prepared.push(session.statement(text).await?);
-            }
-            let client = &session.connection;
-            let simple = |text: &'static str| -> Pending<'_> {
-                Box::pin(async move { client.batch_execute(text).await.map(|()| 0) })
-            };
-            let mut pending = vec![simple("BEGIN")];
-            for (statement, (_, params)) in prepared.iter().zip(&statements) {
-                pending.push(Box::pin(client.execute(statement, params)));
-            }
-            pending.push(simple("COMMIT"));
-            client.within(all_in_order(pending)).await
-        };
-        let guard = session.guard();
-        let sent = sent.await;
-        guard.ended();
-        match sent {
-            Ok(()) => Ok(BatchEnd::Made),
-            Err(error) => {
-                slot.failed(&session, &error);
-                if error.code() == Some(FENCE_REFUSED) { Ok(BatchEnd::Refused) } else { Err(error) }
-            }
-        }
+        self.transact(slot, &statements).await
+    }
+
+    async fn fold(
+        &self,
+        slot: usize,
+        p: i16,
+        writer: &Writer,
+        rows: FoldedRows,
+    ) -> Result<BatchEnd, SqlError> {
+        let folds = rows.folds;
+        let arrays = FoldArrays::of(rows);
+        let mut statements: Vec<Bound<'_>> = vec![(
+            FOLD_FENCE,
+            vec![&writer.seat as _, &writer.epoch as _, &writer.token as _, &folds as _],
+        )];
+        statements.extend(arrays.statements(&p));
+        self.transact(slot, &statements).await
     }
 
     async fn repeat(

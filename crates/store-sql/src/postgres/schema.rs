@@ -11,6 +11,11 @@
 /// postponed, retried or edited, and a series, has an entry in `task_moved` too. `late_version` and
 /// `late_updated` are those of a postponement since the body was written.
 ///
+/// `difference` has what batches change in the counts, until it is added to `total`: a row for each
+/// batch, which is neither compressed nor stored apart, and one for each deleted letter, with its
+/// namespace, task, time and group. A row of `total` has the due counts of an hour, or the groups
+/// of letters in place of hour -1. `folds` counts how often differences were added.
+///
 /// Members and assignment are not durable by contract: their tables are unlogged.
 pub(super) const TABLES: &str = "
 CREATE TABLE meta (name text PRIMARY KEY, value text NOT NULL);
@@ -23,7 +28,8 @@ CREATE TABLE seat (
     expires bigint NOT NULL,
     batch bigint NOT NULL,
     repair bigint NOT NULL,
-    history_bytes bigint NOT NULL DEFAULT 0
+    history_bytes bigint NOT NULL DEFAULT 0,
+    folds bigint NOT NULL DEFAULT 0
 ) WITH (fillfactor = 20, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 10000);
 CREATE TABLE task (
     p smallint NOT NULL,
@@ -48,6 +54,7 @@ CREATE TABLE letter (
     nominal bigint NOT NULL,
     ns bytea NOT NULL,
     died_at bigint NOT NULL,
+    group_name bytea NOT NULL,
     letter bytea NOT NULL,
     PRIMARY KEY (p, task, nominal)
 );
@@ -78,6 +85,24 @@ CREATE TABLE counts (
     dead_letters bigint NOT NULL,
     PRIMARY KEY (p, ns)
 ) WITH (fillfactor = 20, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 10000);
+CREATE TABLE difference (
+    p smallint NOT NULL,
+    seq bigint GENERATED ALWAYS AS IDENTITY,
+    ns bytea,
+    task uuid,
+    nominal bigint,
+    value bytea NOT NULL,
+    PRIMARY KEY (p, seq)
+) WITH (toast_tuple_target = 8160, autovacuum_vacuum_scale_factor = 0,
+    autovacuum_vacuum_threshold = 10000);
+ALTER TABLE difference ALTER value SET STORAGE EXTERNAL;
+CREATE TABLE total (
+    p smallint NOT NULL,
+    ns bytea NOT NULL,
+    hour bigint NOT NULL,
+    value bytea NOT NULL,
+    PRIMARY KEY (p, ns, hour)
+);
 CREATE UNLOGGED TABLE member (
     broker text PRIMARY KEY,
     sent bigint NOT NULL,

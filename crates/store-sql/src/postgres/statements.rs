@@ -63,6 +63,17 @@ pub(super) const READS: ReadTexts = ReadTexts {
     meta: "SELECT value FROM meta WHERE name = $1",
     history_size: "SELECT sum(history_bytes)::bigint,
     sum(history_bytes) FILTER (WHERE seat = $1)::bigint FROM seat",
+    count_rows: "SELECT 0::bigint AS part, folds AS number, NULL::bytea AS ns, NULL::uuid AS task,
+        NULL::bigint AS nominal, NULL::bytea AS value FROM seat WHERE seat = $1
+    UNION ALL
+    (SELECT 1, seq, ns, task, nominal, value FROM difference
+        WHERE p = $2 AND seq > $3 ORDER BY seq LIMIT $4)
+    UNION ALL
+    (SELECT 2, hour, NULL, NULL, NULL, value FROM total
+        WHERE p = $2 AND ns = $5 AND hour >= $6 AND hour <= $7 ORDER BY hour LIMIT $8)",
+    totals: "SELECT total.ns, total.hour, total.value FROM total
+    JOIN unnest($2::bytea[], $3::bigint[]) AS wanted (ns, hour)
+    ON total.p = $1 AND total.ns = wanted.ns AND total.hour = wanted.hour",
 };
 
 /// The fence divides by zero if it moves no row.
@@ -94,13 +105,32 @@ pub(super) const POSTPONE_TASKS: &str = "UPDATE task SET fire_at = late.fire_at,
     FROM unnest($2::uuid[], $3::bigint[], $4::bigint[], $5::bigint[])
         AS late (id, fire_at, version, updated)
     WHERE task.p = $1 AND task.id = late.id";
-pub(super) const KEEP_LETTERS: &str = "INSERT INTO letter (p, task, nominal, ns, died_at, letter)
-    SELECT $1, * FROM unnest($2::uuid[], $3::bigint[], $4::bytea[], $5::bigint[], $6::bytea[])
+pub(super) const KEEP_LETTERS: &str = "INSERT INTO letter
+    (p, task, nominal, ns, died_at, group_name, letter)
+    SELECT $1, * FROM unnest($2::uuid[], $3::bigint[], $4::bytea[], $5::bigint[], $6::bytea[],
+        $7::bytea[])
     ON CONFLICT (p, task, nominal) DO UPDATE SET ns = excluded.ns, died_at = excluded.died_at,
-        letter = excluded.letter";
-pub(super) const REMOVE_LETTERS: &str = "DELETE FROM letter USING unnest($2::uuid[], $3::bigint[])
-        AS gone (task, nominal)
-    WHERE letter.p = $1 AND letter.task = gone.task AND letter.nominal = gone.nominal";
+        group_name = excluded.group_name, letter = excluded.letter";
+pub(super) const REMOVE_LETTERS: &str = "WITH deleted AS (
+        DELETE FROM letter USING unnest($2::uuid[], $3::bigint[]) AS gone (task, nominal)
+        WHERE letter.p = $1 AND letter.task = gone.task AND letter.nominal = gone.nominal
+        RETURNING letter.ns, letter.task, letter.nominal, letter.group_name)
+    INSERT INTO difference (p, ns, task, nominal, value)
+    SELECT $1, ns, task, nominal, group_name FROM deleted";
+pub(super) const ADD_DIFFERENCE: &str = "INSERT INTO difference (p, value) VALUES ($1, $2)";
+/// Divides by zero if it moves no row, as [`FENCE`] does.
+pub(super) const FOLD_FENCE: &str = "WITH moved AS (
+    UPDATE seat SET folds = folds + 1
+    WHERE seat = $1 AND epoch = $2 AND ($3::text = '' OR token = $3) AND folds = $4::bigint
+    RETURNING 1)
+    SELECT 1 / count(*) FROM moved";
+pub(super) const REMOVE_DIFFERENCES: &str =
+    "DELETE FROM difference WHERE p = $1 AND seq = ANY($2::bigint[])";
+pub(super) const REMOVE_TOTALS: &str = "DELETE FROM total USING unnest($2::bytea[], $3::bigint[])
+        AS gone (ns, hour)
+    WHERE total.p = $1 AND total.ns = gone.ns AND total.hour = gone.hour";
+pub(super) const KEEP_TOTALS: &str = "INSERT INTO total (p, ns, hour, value)
+    SELECT $1, * FROM unnest($2::bytea[], $3::bigint[], $4::bytea[])";
 pub(super) const KEEP_RECORDS: &str = "INSERT INTO fire
     (p, task, nominal, ended_at, kind, ns, key, record)
     SELECT $1, * FROM unnest($2::uuid[], $3::bigint[], $4::bigint[], $5::smallint[], $6::bytea[],
@@ -175,7 +205,10 @@ pub(super) const SWEEP_LETTERS: &str = "WITH own AS (
     gone AS (
         DELETE FROM letter USING past
         WHERE letter.p = $4 AND letter.task = past.task AND letter.nominal = past.nominal
-        RETURNING ns),
+        RETURNING letter.ns, letter.task, letter.nominal, letter.group_name),
+    differ AS (
+        INSERT INTO difference (p, ns, task, nominal, value)
+        SELECT $4, ns, task, nominal, group_name FROM gone RETURNING 1),
     fewer AS (SELECT ns, count(*) AS letters FROM gone GROUP BY ns),
     counted AS (
         UPDATE counts SET dead_letters = dead_letters - fewer.letters FROM fewer

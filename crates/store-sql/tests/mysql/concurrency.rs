@@ -3,9 +3,11 @@
 use std::time::Duration;
 
 use punctual_core::{BrokerId, FireEnd, PartitionId, Seat};
-use punctual_store::conformance::fixtures::{NOW, TTL, at, id, partition, settle, shop, task};
+use punctual_store::conformance::fixtures::{NOW, TTL, at, die, id, partition, settle, shop, task};
 use punctual_store::conformance::{StoreUnderTest, run};
-use punctual_store::{Batch, BatchNo, Change, LeaseStore, Retention, TaskStore};
+use punctual_store::{
+    Batch, BatchNo, Change, DueMinute, DueSteps, LeaseStore, Retention, TaskStore,
+};
 use punctual_store_sql::MysqlStore;
 
 use crate::subject::MysqlSubject;
@@ -53,5 +55,37 @@ fn owners_of_several_partitions_write_and_sweep_at_once_without_a_deadlock() {
         let stores = [subject.open().await, subject.open().await];
         let work = |number: u16| work(&stores[usize::from(number % 2)], partition(number));
         tokio::join!(work(0), work(1), work(2), work(3));
+    });
+}
+
+/// Writes one batch under each epoch, whose differences are folded behind it, and deletes letters.
+async fn fold_often(store: &MysqlStore, p: PartitionId) {
+    let broker = BrokerId::new("a:1");
+    let hour = |round: u64| at(3600 * (1 + round % 30));
+    for round in 0..BATCHES {
+        let epoch = store.acquire(Seat::Partition(p), &broker, TTL, NOW).await.unwrap().epoch;
+        let made = |number: u64| task(id(hour(round), p, epoch, number)).build();
+        let mut changes: Vec<Change> = (0..TASKS).map(|number| Change::Put(made(number))).collect();
+        changes.push(die(&made(0), NOW, None));
+        store.apply(p, epoch, Batch::new(BatchNo::FIRST, changes)).await.unwrap();
+        let fire_id = made(0).fire().id;
+        let delete = Change::DeleteLetter { fire_id, namespace: shop() };
+        let batch = Batch::new(BatchNo::FIRST.next(), vec![delete]);
+        store.apply(p, epoch, batch).await.unwrap();
+    }
+    let minutes = [0, 1_000_000].map(|minute| DueMinute::new(DueMinute::of(NOW).get() + minute));
+    let steps = DueSteps::new(minutes.into()).unwrap();
+    let due = store.due_counts(p, &shop(), &steps).await.unwrap().tasks;
+    assert_eq!(due, [i64::try_from(BATCHES * (TASKS - 1)).unwrap()]);
+    assert_eq!(store.letter_groups(p, &shop()).await.unwrap(), []);
+}
+
+#[test]
+fn owners_of_several_partitions_fold_their_counts_at_once_without_a_deadlock() {
+    run(async {
+        let subject = MysqlSubject::new();
+        let stores = [subject.open().await, subject.open().await];
+        let fold = |number: u16| fold_often(&stores[usize::from(number % 2)], partition(number));
+        tokio::join!(fold(0), fold(1), fold(2), fold(3));
     });
 }

@@ -20,7 +20,7 @@ fn another_number_of_partitions_and_another_format_are_refused() {
             SqlStoreOptions { partitions: Partitions::new(5).unwrap(), ..subject.options.clone() };
         let refused = MysqlStore::open(other).await.map(drop).unwrap_err();
         assert!(matches!(refused, SqlOpenError::Partitions { .. }), "{refused}");
-        subject.sql("UPDATE `Shop-1_meta` SET value = '2' WHERE name = 'format'").await;
+        subject.sql("UPDATE `Shop-1_meta` SET value = '1' WHERE name = 'format'").await;
         let refused = MysqlStore::open(subject.options.clone()).await.map(drop).unwrap_err();
         assert!(refused.to_string().contains("export"), "{refused}");
     });

@@ -1,8 +1,9 @@
 //! The counts of due tasks of one hour, and their bytes: the sum, which minutes have tasks, and how
 //! many. So a week of a namespace is 168 values, and each of its minutes is there.
+//! [`DueStepCounts`] adds them up for a reader.
 
 use crate::codec::{CodecError, Decoded, Reader, put_signed};
-use crate::due::{DueHour, DueMinute};
+use crate::due::{DueHour, DueMinute, DueSteps};
 
 /// The counts of one hour.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -64,5 +65,46 @@ impl HourCounts {
     /// Reads the sum of an hour, without its minutes.
     pub fn read_sum(bytes: &[u8]) -> Decoded<i64> {
         Reader::new(bytes).signed()
+    }
+}
+
+/// The number of tasks of each step, while hours and differences are added up.
+#[derive(Debug)]
+pub struct DueStepCounts<'a> {
+    steps: &'a DueSteps,
+    tasks: Vec<i64>,
+}
+
+impl<'a> DueStepCounts<'a> {
+    /// Starts with no tasks.
+    #[must_use]
+    pub fn new(steps: &'a DueSteps) -> Self {
+        Self { steps, tasks: vec![0; steps.count()] }
+    }
+
+    /// Adds to a minute, if a step has it.
+    pub fn add(&mut self, minute: DueMinute, by: i64) {
+        self.add_to(self.steps.step_of(minute), by);
+    }
+
+    /// Adds the bytes of an hour: its sum if one step has all of it, else its minutes.
+    pub fn add_hour(&mut self, hour: DueHour, counts: &[u8]) -> Decoded<()> {
+        match self.steps.step_of_hour(hour) {
+            Some(step) => self.add_to(Some(step), HourCounts::read_sum(counts)?),
+            None => HourCounts::read(counts)?.iter(hour).for_each(|(at, by)| self.add(at, by)),
+        }
+        Ok(())
+    }
+
+    /// Returns the number of tasks of each step.
+    #[must_use]
+    pub fn into_tasks(self) -> Vec<i64> {
+        self.tasks
+    }
+
+    fn add_to(&mut self, step: Option<usize>, by: i64) {
+        if let Some(tasks) = step.and_then(|step| self.tasks.get_mut(step)) {
+            *tasks = tasks.saturating_add(by);
+        }
     }
 }

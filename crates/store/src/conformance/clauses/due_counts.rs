@@ -1,10 +1,12 @@
 //! Due counts, the index of series, and the groups of dead letters: what they count, and that they
 //! stay right through every change.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use punctual_core::{
-    DeadLetter, DeadReason, FireEnd, LetterGroup, Schedule, Task, TaskKind, TaskState, Timestamp,
+    DeadLetter, DeadReason, FireEnd, FireId, LetterGroup, Schedule, Task, TaskKind, TaskState,
+    Timestamp,
 };
 
 use crate::change::{Change, Prior};
@@ -14,9 +16,11 @@ use crate::conformance::fixtures::{
     refile, settle, settle_with_next, shop,
 };
 use crate::conformance::owner::TestOwner;
-use crate::due::{DueMinute, DueSteps};
+use crate::due::{DueMinute, DueSteps, minute_of};
 use crate::letter_groups::LetterGroups;
 use crate::query::{Filter, KindFilter, Retention};
+
+const MINUTE: Duration = Duration::from_secs(60);
 
 /// The start of the minute, some minutes after [`NOW`].
 fn minute(number: u32) -> DueMinute {
@@ -233,4 +237,60 @@ pub async fn groups_of_dead_letters_are_bounded<S: StoreUnderTest>(under_test: &
     let delete = |task: &Task| Change::DeleteLetter { fire_id: task.fire().id, namespace: shop() };
     owner.apply(letters.iter().map(delete).collect()).await;
     assert_eq!(owner.letter_group_counts().await, []);
+}
+
+/// So many batches that a store which keeps differences adds them to its counts several times.
+const SMALL_BATCHES: u32 = 1200;
+
+pub async fn counts_stay_right_through_many_small_batches<S: StoreUnderTest>(under_test: &S) {
+    let store = under_test.open().await;
+    let mut owner = TestOwner::first(&store).await;
+    let mut living: VecDeque<Task> = VecDeque::new();
+    let mut letters: VecDeque<(FireId, LetterGroup)> = VecDeque::new();
+    for number in 0..SMALL_BATCHES {
+        let task = owner.task(in_minutes(number * 7 % 240)).build();
+        let mut changes = vec![Change::Put(task.clone())];
+        living.push_back(task);
+        match number % 8 {
+            1 | 3 => {
+                let moved = living.pop_front().expect("one was put");
+                let (moved, postponed) = postpone(&moved, moved.fire_at.after(MINUTE * 90));
+                living.push_back(moved);
+                changes.push(postponed);
+            }
+            2 | 4 | 5 => {
+                let task = living.pop_front().expect("one was put");
+                changes.push(settle(&task, FireEnd::Done, NOW));
+            }
+            6 => {
+                let task = living.pop_front().expect("one was put");
+                let reason = match number % 3 {
+                    0 => DeadReason::Expired,
+                    _ => DeadReason::Unknown,
+                };
+                let was = Prior::of(&task);
+                let letter = DeadLetter { task, died_at: NOW, reason };
+                letters.push_back((letter.fire_id(), letter.group()));
+                changes.push(Change::Dead { letter, next: None, was });
+            }
+            7 if letters.len() > 20 => {
+                let (fire_id, _) = letters.pop_front().expect("more than 20");
+                changes.push(Change::DeleteLetter { fire_id, namespace: shop() });
+            }
+            _ => {}
+        }
+        owner.apply(changes).await;
+    }
+    let steps = steps(&[0, 30, 60, 120, 200, 1000]);
+    let mut want = vec![0; steps.count()];
+    for minute in living.iter().filter_map(minute_of) {
+        want[steps.step_of(minute).expect("all are due within a day")] += 1;
+    }
+    assert_eq!(owner.due_counts(&steps).await, want);
+    for reason in [DeadReason::Expired, DeadReason::Unknown] {
+        let group = DeadLetter { task: living[0].clone(), died_at: NOW, reason }.group();
+        let count = letters.iter().filter(|(_, other)| *other == group).count() as u64;
+        let counted = owner.letter_group(&group).await;
+        assert_eq!(counted.map(|it| it.count), Some(count), "{reason:?}");
+    }
 }
