@@ -13,8 +13,9 @@ mod tests;
 
 use std::fs::{self, File};
 use std::path::Path;
+use std::time::Duration;
 
-use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode, Readable};
+use fjall::{AbstractTree as _, Database, Keyspace, KeyspaceCreateOptions, PersistMode, Readable};
 use punctual_core::{FireId, Lease, PartitionId, TaskId};
 use punctual_store::codec::{
     CodecError, HourCounts, Reader, put_letter_groups, put_varint, read_head, read_letter_groups,
@@ -27,14 +28,15 @@ use crate::options::EmbeddedOptions;
 use crate::run::{Generation, RunNo};
 use crate::state::due::SeriesRow;
 use crate::state::names::NameKey;
-use crate::state::order::{ListedKind, OrderKey};
+use crate::state::order::{ListedKind, OrderKey, postponed_key};
 use crate::state::relocation::Relocation;
 
 use due_rows::{hour_key, read_hour_key};
 pub(crate) use due_rows::{namespace_prefix, read_series_key, series_key};
 use rows::{
-    BATCH, BITS, COUNTED, COUNTS, GROUPS, META, RUN, SEAT, bits_key, dead_key, numbered, order_key,
-    put_seat, read_dead_key, read_partition, read_word, relocation_key,
+    BATCH, BITS, COUNTED, COUNTS, GROUPS, META, ORDER_KEY_BYTES, RELOCATION_KEY_BYTES, RUN, SEAT,
+    bits_key, dead_key, numbered, order_key, put_seat, read_dead_key, read_partition, read_word,
+    relocation_key,
 };
 pub(crate) use rows::{
     CatalogMeta, LastBatch, ListedRun, Paused, RunKind, put_counts, put_lease, read_counts,
@@ -43,6 +45,8 @@ pub(crate) use rows::{
 
 /// Small memtables: rows in use are in the layers of the state.
 const MEMTABLE_BYTES: u64 = 8 << 20;
+/// The pause before it is asked again whether a memtable is written.
+const FLUSH_POLL: Duration = Duration::from_millis(2);
 /// The least that fjall accepts.
 const JOURNAL_BYTES: u64 = 64 << 20;
 
@@ -138,6 +142,29 @@ impl Catalog {
     pub(crate) fn batch(&self) -> CatalogBatch<'_> {
         let batch = self.database.batch().durability(Some(PersistMode::SyncAll));
         CatalogBatch { catalog: self, batch, bytes: 0 }
+    }
+
+    /// A batch that is durable with the next one from [`Catalog::batch`], at the latest.
+    pub(crate) fn batch_ahead(&self) -> CatalogBatch<'_> {
+        CatalogBatch { catalog: self, batch: self.database.batch(), bytes: 0 }
+    }
+
+    /// Waits until the catalog has written most of the relocations that it has in memory. Its only
+    /// thread also merges tables, and meanwhile a memtable would grow without bound.
+    pub(crate) fn flush_relocations(&self) -> Result<(), StorageFault> {
+        let tables = [&self.relocations, &self.order];
+        let is_large =
+            |table: &&&Keyspace| table.tree.active_memtable().size() > 2 * MEMTABLE_BYTES;
+        for table in tables.iter().filter(is_large) {
+            table.rotate_memtable()?;
+            while table.tree.sealed_memtable_count() > 0 {
+                // Fails if that thread has failed, so that this does not wait for ever.
+                self.database.persist(PersistMode::Buffer)?;
+                #[expect(clippy::disallowed_methods, reason = "fjall has no event for this")]
+                std::thread::sleep(FLUSH_POLL);
+            }
+        }
+        Ok(())
     }
 
     pub(crate) fn disk_bytes(&self) -> u64 {
@@ -422,6 +449,9 @@ pub(crate) struct CatalogBatch<'a> {
 
 /// What a row takes on disk in addition to key and value, at most.
 const ROW_BYTES: u64 = 24;
+/// At most how many bytes [`CatalogBatch::relocate`] adds: a row and two keys of the order.
+pub(crate) const RELOCATION_BYTES_MAX: u64 =
+    (RELOCATION_KEY_BYTES + Relocation::BYTES_MAX + 2 * ORDER_KEY_BYTES) as u64 + 3 * ROW_BYTES;
 
 impl CatalogBatch<'_> {
     fn insert(
@@ -544,6 +574,17 @@ impl CatalogBatch<'_> {
             Some(head) => self.insert(|catalog| &catalog.names, name, head),
             None => self.remove(|catalog| &catalog.names, name),
         }
+    }
+
+    /// Replaces the relocation of a task, and its key in the order.
+    pub(crate) fn relocate(
+        &mut self,
+        id: TaskId,
+        before: Option<Relocation>,
+        now: Option<Relocation>,
+    ) {
+        self.order(ListedKind::Postponed, postponed_key(id, before), postponed_key(id, now));
+        self.relocation(id, now);
     }
 
     pub(crate) fn relocation(&mut self, id: TaskId, relocation: Option<Relocation>) {

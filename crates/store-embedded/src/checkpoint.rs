@@ -4,10 +4,12 @@
 //! of history with its index; then one batch of the catalog makes them part of the store; only then
 //! journal files are released and old runs deleted. A crash at any point leaves either the old list
 //! of runs or the new one; files of runs that are not listed are removed at the next opening.
+//! Postponements are written ahead of that batch (`rows`): replaying them again changes nothing.
 //! One thread (`background`) writes checkpoints, merges runs (`rewrite`) and sets bits (`resolve`),
 //! so that these never overlap.
 
 pub(crate) mod background;
+mod relocations_before;
 mod resolve;
 mod rewrite;
 mod rows;
@@ -21,6 +23,7 @@ use punctual_journal::{CommitNo, StoreStopwatch};
 use punctual_store::{Counts, LetterGroups};
 
 use crate::catalog::{CatalogBatch, CatalogMeta, LastBatch, ListedRun, Paused, RunKind};
+use crate::checkpoint::relocations_before::RelocationsBefore;
 use crate::fault::{ReadContext, StorageFault};
 use crate::fire_index::FireIndex;
 use crate::key::EntryKey;
@@ -47,8 +50,7 @@ pub(crate) struct FrozenState {
     endings: Arc<Endings>,
     timeline: Arc<Timeline>,
     relocations: Arc<RowTable<TaskId, Option<Relocation>, IdHash>>,
-    /// The same rows as the catalog has them, if memory knows them.
-    relocations_before: Option<Arc<RowTable<TaskId, Option<Relocation>, IdHash>>>,
+    relocations_before: RelocationsBefore,
     /// Whether the catalog has any relocations, and any paused tasks.
     in_catalog: (bool, bool),
     names: Arc<RowTable<NameRow, (), NameHash>>,
@@ -145,7 +147,7 @@ impl StoreCore {
     /// no longer needed. If the disk was full, it can be called again.
     pub(crate) fn checkpoint(
         &self,
-        frozen: &FrozenState,
+        frozen: &mut FrozenState,
         mut exchange: Exchange,
         numbers: &mut RunNumbers,
     ) -> Result<Vec<Arc<SortedRun>>, StorageFault> {
@@ -187,7 +189,9 @@ impl StoreCore {
             endings,
             timeline: Arc::clone(&state.timeline),
             relocations: state.relocations.freeze(),
-            relocations_before: state.relocations.clean(),
+            // With the rows of two checkpoints and those that change meanwhile, a million watches
+            // would be in memory three times.
+            relocations_before: RelocationsBefore::new(state.relocations.take_clean()),
             in_catalog: (state.relocations.in_catalog(), state.paused.in_catalog()),
             names: state.names.freeze(),
             paused: state.paused.freeze(),
@@ -211,7 +215,7 @@ impl StoreCore {
 
     fn write(
         &self,
-        frozen: &FrozenState,
+        frozen: &mut FrozenState,
         exchange: &mut Exchange,
         numbers: &mut RunNumbers,
     ) -> Result<(), StorageFault> {
@@ -236,9 +240,11 @@ impl StoreCore {
             .collect();
         exchange.dropped.extend(finished);
         exchange.dropped.extend(frozen.history_finished.iter().cloned());
-        self.write_rows(&mut batch, frozen, &stale)?;
-        // Before changed bits are taken: they would be missing in the next attempt.
-        self.check_free_space(batch.bytes())?;
+        timed("rows", || self.write_rows(&mut batch, frozen))?;
+        // Before rows are written ahead, and before changed bits are taken: these would be missing
+        // in the next attempt.
+        self.check_free_space(batch.bytes() + Self::relocation_bytes_max(frozen, &stale))?;
+        timed("relocations", || self.write_relocations(&mut batch, frozen, &stale))?;
         self.write_runs(&mut batch, frozen, exchange);
         batch.meta(CatalogMeta {
             commit: frozen.commit,

@@ -22,10 +22,13 @@ pub struct EmbeddedOptions {
     /// batch of the contract fits in that.
     pub journal_file_bytes: u64,
     /// Bytes of changed catalog rows that are held in memory before a checkpoint. During a
-    /// checkpoint memory holds up to four times as much: the rows, their encoding, the catalog's
-    /// own memory, and rows that change meanwhile. A row that changes several times is written
+    /// checkpoint memory holds up to three times as much: the rows, those of the checkpoint before,
+    /// and rows that change meanwhile. A row that changes several times is written
     /// once, so a smaller limit means more bytes written for each touch.
     pub rows_changed_bytes_max: usize,
+    /// Bytes of rows that a checkpoint writes ahead of its last batch at once. In memory they take
+    /// about three times as much, and as much again in the catalog.
+    pub rows_batch_bytes_max: u64,
     /// Bytes of rows of each table that are cached after they were written, and as many after they
     /// were read: enough for the names of a million watches.
     pub rows_cached_bytes_max: usize,
@@ -64,6 +67,7 @@ impl EmbeddedOptions {
             journal_bytes_max: 64 << 20,
             journal_file_bytes: 16 << 20,
             rows_changed_bytes_max: 80 << 20,
+            rows_batch_bytes_max: 2 << 20,
             rows_cached_bytes_max: 128 << 20,
             ended_max: 131_072,
             block_bytes: 16 << 10,
@@ -86,6 +90,7 @@ impl EmbeddedOptions {
             journal_bytes_max: 16 << 10,
             journal_file_bytes: 4 << 20,
             rows_changed_bytes_max: 24 * 96,
+            rows_batch_bytes_max: 1 << 10,
             rows_cached_bytes_max: 8 * 96,
             ended_max: 6,
             block_bytes: 256,

@@ -144,7 +144,7 @@ impl StoreState {
             Commit::Batch { partition, number, counts, due, steps } => {
                 self.check_partition(partition)?;
                 for step in steps {
-                    self.step(step).reading("commit")?;
+                    step.and_then(|step| self.step(step)).reading("commit")?;
                 }
                 let own = self.partition_mut(partition);
                 own.count(counts);

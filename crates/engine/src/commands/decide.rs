@@ -13,6 +13,7 @@ use punctual_store::Damage;
 use crate::commands::SubjectQueue;
 use crate::commands::lookup::{FoundTask, Lookup, LookupDepth};
 use crate::commands::queue::{QueuedCommand, QueuedWork};
+use crate::commands::read_tracker::Scope;
 use crate::commit::decision::Decision;
 use crate::handle::call::{Call, ReplyTo, Requester};
 use crate::handle::command::{Command, Subject};
@@ -61,7 +62,18 @@ impl Owner {
 
     fn queue(&mut self, subject: Subject, command: QueuedCommand) {
         match self.commands.queues.entry(subject) {
-            Entry::Occupied(mut entry) => entry.get_mut().commands.push_back(command),
+            Entry::Occupied(mut entry) => {
+                // What the command before reads answers this one too.
+                if command.as_read().is_some()
+                    && entry.get().commands.len() == 1
+                    && let Some(lookup) = self.commands.lookups_wanted.last_mut()
+                    && lookup.subject == *entry.key()
+                    && lookup.depth == LookupDepth::Head
+                {
+                    lookup.depth = LookupDepth::Task;
+                }
+                entry.get_mut().commands.push_back(command);
+            }
             Entry::Vacant(entry) => {
                 self.commands.lookups_wanted.push(command.lookup(entry.key()));
                 let lookup = Some(self.reads.open());
@@ -215,6 +227,21 @@ impl Owner {
             Command::Fire(_) => self.fire_manually(requester, found.task, now),
             Command::Redrive { .. } => self.redrive(requester, found, now),
             Command::DeleteLetter { .. } => self.forget(requester, found),
+        }
+    }
+
+    /// Answers the next command about a subject without a lookup, if it only reads the task: a
+    /// durable decision has left it like this. If another decision was made since, the read waits
+    /// for that one.
+    pub(crate) fn answer_next_read(&mut self, subject: &Subject, task: Task, now: Timestamp) {
+        if !self.tenure.may_act(now) || self.reads.is_undurable(Scope::Task(task.id)) {
+            return;
+        }
+        let Some(queue) = self.commands.queues.get_mut(subject) else { return };
+        if let Some(reply) = queue.commands.front().and_then(QueuedCommand::as_read) {
+            queue.commands.pop_front();
+            let task = self.with_firing_state(task);
+            self.commands.reply(reply, Ok(Reply::Task(task)));
         }
     }
 

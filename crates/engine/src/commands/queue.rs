@@ -42,6 +42,14 @@ impl QueuedCommand {
         self.reply
     }
 
+    /// Returns where the task goes, if the command is a caller's that only reads it.
+    pub(crate) const fn as_read(&self) -> Option<ReplyTo> {
+        match &self.work {
+            QueuedWork::Caller(Command::Get(_)) => self.reply,
+            _ => None,
+        }
+    }
+
     pub(crate) fn into_parts(self) -> (QueuedWork, Option<ReplyTo>) {
         (self.work, self.reply)
     }

@@ -1,6 +1,8 @@
 //! Touching: the next fire of a task is moved.
 //!
 //! If a task is only moved to a later time, a small change is written; otherwise the whole task is.
+//! A caller that wants the task afterwards sends a read with the touch; the task is then read once,
+//! before the touch.
 //! After the reply, no fire at the old time happens.
 
 use punctual_core::{
@@ -36,7 +38,7 @@ impl Owner {
             Err(error) => return self.answer(requester, Err(error)),
         };
         match (found.task, &requester.subject) {
-            (_, Some(subject)) if self.only_postpones(&head, due, now) => {
+            (task, Some(subject)) if self.only_postpones(&head, due, now) => {
                 let namespace = subject.namespace().clone();
                 let (id, version) = (head.id, head.version.next());
                 let (fire_at, was) = (due.resolve(now), Prior::of_head(&head));
@@ -52,6 +54,10 @@ impl Owner {
                 });
                 decision.effects.push(Effect::Postpone(namespace));
                 decision.replies(Reply::Touched { fire_at, version });
+                decision.task_after = task.map(|task| {
+                    let nominal_at = fire_at;
+                    Task { fire_at, nominal_at, version, updated_at, ..task }.into()
+                });
                 self.write(decision);
             }
             (Some(task), _) => match task.definition.schedule {

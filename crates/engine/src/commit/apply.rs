@@ -134,6 +134,9 @@ impl Owner {
             self.carry_out(effect, &decision.changes, now);
         }
         if let Some(requester) = decision.requester.take() {
+            if let (Some(subject), Some(task)) = (&requester.subject, decision.task_after.take()) {
+                self.answer_next_read(subject, *task, now);
+            }
             self.answer(requester, decision.into_reply());
         }
     }

@@ -23,6 +23,8 @@ pub(crate) struct Decision {
     pub(crate) effects: SmallVec<[Effect; 1]>,
     pub(crate) requester: Option<Requester>,
     reply: Option<DecidedReply>,
+    /// The task as the decision leaves it, if the next command is expected to read it.
+    pub(crate) task_after: Option<Box<Task>>,
 }
 
 /// The reply to the requester. Replies of commands that come in large batches are small.

@@ -14,19 +14,25 @@ use punctual_core::Timestamp;
 /// An owner of a later epoch has another one, so a delivery of an owner that lost its partition can
 /// never be sent again.
 #[derive(Debug, Clone)]
-pub struct LeaseEnd(Arc<AtomicU64>);
+pub struct LeaseEnd(Arc<OwnCacheLine>);
+
+/// Apart from the count of references, which changes with every delivery: couriers on other cores
+/// read the time twice for each.
+#[derive(Debug)]
+#[repr(align(64))]
+struct OwnCacheLine(AtomicU64);
 
 impl LeaseEnd {
     /// A lease that ends at `until`, exclusively.
     #[must_use]
     pub fn new(until: Timestamp) -> Self {
-        Self(Arc::new(AtomicU64::new(until.as_millis())))
+        Self(Arc::new(OwnCacheLine(AtomicU64::new(until.as_millis()))))
     }
 
     /// Returns when the lease ends.
     #[must_use]
     pub fn get(&self) -> Timestamp {
-        Timestamp::from_millis(self.0.load(Ordering::Relaxed))
+        Timestamp::from_millis(self.0.0.load(Ordering::Relaxed))
     }
 
     /// Whether the lease is over at `now`.
@@ -37,6 +43,6 @@ impl LeaseEnd {
 
     /// Moves the end out. Extensions may overtake each other: the latest end counts.
     pub fn extend(&self, until: Timestamp) {
-        self.0.fetch_max(until.as_millis(), Ordering::Relaxed);
+        self.0.0.fetch_max(until.as_millis(), Ordering::Relaxed);
     }
 }

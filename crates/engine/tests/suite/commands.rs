@@ -7,10 +7,11 @@ use punctual_core::{
     Due, FireEnd, Guarantee, NewTask, Occasion, Outcome, RetryPolicy, TaskState, Version,
 };
 use punctual_engine::{
-    Call, Cancelled, Command, Condition, EngineError, Event, Reply, ScheduleCommand, Scheduled,
-    StartState, TouchTo,
+    Call, Cancelled, Command, Condition, EngineError, Event, Replies, Reply, ScheduleCommand,
+    Scheduled, StartState, Subject, TouchTo,
 };
 use punctual_store::TaskStore;
+use tokio::sync::oneshot;
 
 fn to(duration: std::time::Duration) -> TouchTo {
     TouchTo::To(Due::In(duration))
@@ -325,6 +326,60 @@ fn a_call_of_many_commands_is_answered_in_their_order() {
     assert!(matches!(answers[3], Ok(Reply::Touched { .. })));
     assert!(matches!(&answers[4], Ok(Reply::Task(task)) if task.version == Version::new(2)));
     assert_eq!(answers[5], Ok(Reply::Cancelled(Cancelled::Cancelled)));
+}
+
+/// Touches a task and reads it in the same call.
+fn touch_and_get(
+    fixture: &mut OwnerFixture,
+    subject: &Subject,
+    push: TouchTo,
+) -> oneshot::Receiver<Replies> {
+    let commands = vec![Command::Touch(subject.clone(), push), Command::Get(subject.clone())];
+    let (call, replies) = Call::new(commands);
+    fixture.owner.on(Event::Call(call), fixture.now);
+    replies
+}
+
+#[test]
+fn a_touch_and_the_read_after_it_take_one_lookup() {
+    let mut fixture = OwnerFixture::new();
+    let created = fixture.schedule(keyed("a", secs(50)));
+    let before = fixture.lookups;
+    let mut replies = touch_and_get(&mut fixture, &key("a"), to(secs(90)));
+    fixture.run();
+    let replies = replies.try_recv().unwrap();
+    let touched = fixture.get(key("a")).unwrap();
+    assert_eq!(replies[1], Ok(Reply::Task(touched.clone())));
+    assert_eq!((touched.fire_at, touched.version), (fixture.now.after(secs(90)), Version::new(2)));
+    assert_eq!(touched.definition, created.definition);
+    assert_eq!(fixture.lookups - before, 2, "one for the call, one for the read after it");
+}
+
+#[test]
+fn a_read_after_a_touch_shows_the_task_before_a_command_that_came_later() {
+    let mut fixture = OwnerFixture::new();
+    let task = fixture.schedule(keyed("a", secs(50)));
+    let mut replies = touch_and_get(&mut fixture, &key("a"), to(secs(90)));
+    // Looked up together with the touch, by another name.
+    let mut paused = fixture.send_for_task(Command::Pause(id(&task)));
+    fixture.run();
+    let read = replies.try_recv().unwrap().remove(1);
+    let Ok(Reply::Task(read)) = read else { panic!("{read:?}") };
+    assert_eq!((read.state, read.version), (TaskState::Scheduled, Version::new(2)));
+    let paused = paused.try_recv().unwrap().unwrap();
+    assert_eq!((paused.state, paused.version), (TaskState::Paused, Version::new(3)));
+    assert_eq!((paused.fire_at, paused.updated_at), (read.fire_at, read.updated_at));
+}
+
+#[test]
+fn a_task_that_is_due_before_its_touch_is_read_as_it_fires() {
+    let mut fixture = OwnerFixture::new();
+    fixture.schedule(keyed("a", secs(50)));
+    let mut replies = touch_and_get(&mut fixture, &key("a"), to(secs(0)));
+    fixture.run();
+    let read = replies.try_recv().unwrap().remove(1);
+    let Ok(Reply::Task(read)) = read else { panic!("{read:?}") };
+    assert_eq!((read.state, read.version), (TaskState::Firing, Version::new(2)));
 }
 
 #[test]

@@ -148,15 +148,19 @@ impl ListedRun {
 
 /// Partition first, so that the rows of one owner are adjacent; then the id, which begins with a
 /// time.
-pub(super) fn relocation_key(id: TaskId) -> [u8; 18] {
-    let mut key = [0; 18];
+pub(super) const RELOCATION_KEY_BYTES: usize = 18;
+
+pub(super) fn relocation_key(id: TaskId) -> [u8; RELOCATION_KEY_BYTES] {
+    let mut key = [0; RELOCATION_KEY_BYTES];
     key[..2].copy_from_slice(&id.partition().get().to_be_bytes());
     key[2..].copy_from_slice(&id.as_u128().to_be_bytes());
     key
 }
 
+pub(super) const ORDER_KEY_BYTES: usize = 1 + OrderKey::BYTES;
+
 /// The kind first, then the order of the timeline.
-pub(super) fn order_key(kind: ListedKind, key: OrderKey) -> [u8; 1 + OrderKey::BYTES] {
+pub(super) fn order_key(kind: ListedKind, key: OrderKey) -> [u8; ORDER_KEY_BYTES] {
     let mut bytes = [kind as u8; 1 + OrderKey::BYTES];
     bytes[1..].copy_from_slice(key.bytes());
     bytes

@@ -123,7 +123,7 @@ impl BackgroundLoop {
 
     fn checkpoint(&mut self) -> Result<(), StorageFault> {
         let mut exchange = Exchange::default();
-        let frozen = match self.unwritten.take() {
+        let mut frozen = match self.unwritten.take() {
             Some(frozen) => frozen,
             None => {
                 // Every task that ended must have its bit set before runs are merged.
@@ -137,7 +137,7 @@ impl BackgroundLoop {
                 }
             }
         };
-        match self.core.checkpoint(&frozen, exchange, &mut self.numbers) {
+        match self.core.checkpoint(&mut frozen, exchange, &mut self.numbers) {
             Ok(dropped) => {
                 self.last = frozen.commit;
                 self.core.set_full(None);

@@ -2,15 +2,24 @@
 //!
 //! The catalog lists a postponed or paused task under its present time and under no other: the row
 //! that says when a task is due and its key in the order change in the same batch.
+//!
+//! Rows of tasks that were only postponed are committed in small batches before that
+//! ([`RowsAhead`]): a million of them in one batch take half a gigabyte of memory until the catalog
+//! has written them to a table. If the broker stops in between, the journal still has the
+//! postponements, and replaying them gives the same rows: nothing else of such a task has changed,
+//! and its entry is where the older row says.
+
+use std::cmp::Reverse;
 
 use punctual_core::TaskId;
 
 use super::FrozenState;
-use crate::catalog::CatalogBatch;
+use super::relocations_before::catalog_order;
+use crate::catalog::{CatalogBatch, RELOCATION_BYTES_MAX};
 use crate::fault::{ReadContext, StorageFault};
 use crate::state::names::NameBytes;
-use crate::state::order::{LetterKey, ListedKind, paused_key, postponed_key};
-use crate::state::relocation::Relocation;
+use crate::state::order::{LetterKey, ListedKind, paused_key};
+use crate::state::relocation::{Relocation, key_of};
 use crate::store_core::StoreCore;
 
 impl StoreCore {
@@ -18,9 +27,7 @@ impl StoreCore {
         &self,
         batch: &mut CatalogBatch<'_>,
         frozen: &FrozenState,
-        stale: &[TaskId],
     ) -> Result<(), StorageFault> {
-        self.write_relocations(batch, frozen, stale)?;
         self.write_paused(batch, frozen)?;
         let mut names: Vec<_> = frozen.names.keys().collect();
         names.sort_unstable();
@@ -84,41 +91,51 @@ impl StoreCore {
         Ok(())
     }
 
-    fn write_relocations(
-        &self,
-        batch: &mut CatalogBatch<'_>,
-        frozen: &FrozenState,
-        stale: &[TaskId],
-    ) -> Result<(), StorageFault> {
-        for id in stale.iter().filter(|id| !frozen.relocations.contains_key(*id)) {
-            let before = postponed_key(*id, self.relocation_before(frozen, *id)?);
-            batch.order(ListedKind::Postponed, before, None);
-            batch.relocation(*id, None);
-        }
-        // In the order of the catalog's keys, so that adjacent rows are written together.
-        let mut relocations: Vec<_> = frozen.relocations.iter().collect();
-        relocations.sort_unstable_by_key(|(id, _)| (id.partition(), **id));
-        for (id, relocation) in relocations {
-            let before = self.relocation_before(frozen, *id)?;
-            let relocation = relocation.map(|relocation| relocation.completed(*id, before));
-            let listed = postponed_key(*id, relocation);
-            batch.order(ListedKind::Postponed, postponed_key(*id, before), listed);
-            batch.relocation(*id, relocation);
-        }
-        Ok(())
+    /// At most how many bytes `write_relocations` writes.
+    pub(super) fn relocation_bytes_max(frozen: &FrozenState, stale: &[TaskId]) -> u64 {
+        (frozen.relocations.len() + stale.len()) as u64 * RELOCATION_BYTES_MAX
     }
 
-    /// The relocation that is in the catalog.
+    /// Adds the rows of relocated tasks to the batch, or commits them ahead of it.
+    pub(super) fn write_relocations(
+        &self,
+        batch: &mut CatalogBatch<'_>,
+        frozen: &mut FrozenState,
+        stale: &[TaskId],
+    ) -> Result<(), StorageFault> {
+        frozen.relocations_before.sort();
+        for id in stale.iter().filter(|id| !frozen.relocations.contains_key(*id)) {
+            let known = frozen.relocations_before.get(*id);
+            let before = self.relocation_before(frozen.in_catalog.0, *id, known)?;
+            batch.relocate(*id, before, None);
+        }
+        // In the order of the catalog's keys, so that adjacent rows are written together; the last
+        // first, as the rows before are taken.
+        let mut relocations: Vec<_> = frozen.relocations.iter().collect();
+        relocations.sort_unstable_by_key(|(id, _)| Reverse(catalog_order(**id)));
+        let mut ahead = RowsAhead { core: self, batch: self.catalog.batch_ahead() };
+        for (id, relocation) in relocations {
+            let known = frozen.relocations_before.take(*id);
+            let before = self.relocation_before(frozen.in_catalog.0, *id, known)?;
+            let relocation = relocation.map(|relocation| relocation.completed(*id, before));
+            if only_postponed(*id, before, relocation) {
+                ahead.relocate(*id, before, relocation)?;
+            } else {
+                batch.relocate(*id, before, relocation);
+            }
+        }
+        ahead.commit()
+    }
+
+    /// The relocation that is in the catalog, which memory may know.
     fn relocation_before(
         &self,
-        frozen: &FrozenState,
+        in_catalog: bool,
         id: TaskId,
+        known: Option<Option<Relocation>>,
     ) -> Result<Option<Relocation>, StorageFault> {
-        if !frozen.in_catalog.0 {
-            return Ok(None);
-        }
-        let known = frozen.relocations_before.as_ref().and_then(|rows| rows.get(&id).copied());
         match known {
+            _ if !in_catalog => Ok(None),
             // The catalog has the time of filing, which this row leaves open.
             Some(Some(relocation)) if relocation.filed_at().is_none() => {
                 self.catalog.relocation(id)
@@ -140,5 +157,40 @@ impl StoreCore {
             batch.paused(*id, paused.as_ref());
         }
         Ok(())
+    }
+}
+
+/// Whether a task was postponed since the last checkpoint, and its entry stayed where it was.
+fn only_postponed(id: TaskId, before: Option<Relocation>, now: Option<Relocation>) -> bool {
+    let filed_at = |row: Option<Relocation>| key_of(id, row).at;
+    now.is_some_and(|now| now.moved().is_some()) && filed_at(before) == filed_at(now)
+}
+
+/// Rows that are committed in batches of their own before the batch of the checkpoint.
+struct RowsAhead<'a> {
+    core: &'a StoreCore,
+    batch: CatalogBatch<'a>,
+}
+
+impl RowsAhead<'_> {
+    fn relocate(
+        &mut self,
+        id: TaskId,
+        before: Option<Relocation>,
+        now: Option<Relocation>,
+    ) -> Result<(), StorageFault> {
+        self.batch.relocate(id, before, now);
+        if self.batch.bytes() >= self.core.options.rows_batch_bytes_max {
+            let full = std::mem::replace(&mut self.batch, self.core.catalog.batch_ahead());
+            full.commit()?;
+            self.core.catalog.flush_relocations()?;
+            self.core.step()?;
+        }
+        Ok(())
+    }
+
+    fn commit(self) -> Result<(), StorageFault> {
+        self.batch.commit()?;
+        self.core.step()
     }
 }

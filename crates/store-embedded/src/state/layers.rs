@@ -104,8 +104,9 @@ impl<K: Eq + Hash + Weight, V: Weight, S: BuildHasher + Default> Layer<K, V, S> 
     const ROW_BYTES: usize = RowTable::<K, V, S>::ROW_BYTES;
 
     fn insert(&mut self, key: K, value: V) {
-        if K::WHOLE_ROW {
-            self.remove(&key);
+        if K::WHOLE_ROW && !self.rows.is_empty() {
+            let replaced = self.rows.remove(&key);
+            self.uncount(replaced);
         }
         let key_bytes = key.heap_bytes();
         self.bytes += value.heap_bytes();
@@ -115,11 +116,15 @@ impl<K: Eq + Hash + Weight, V: Weight, S: BuildHasher + Default> Layer<K, V, S> 
         }
     }
 
-    fn remove(&mut self, key: &K) {
-        if self.rows.is_empty() {
-            return;
+    fn remove(&mut self, hash: u64, key: &K) {
+        if !self.rows.is_empty() {
+            let removed = self.rows.remove_of(hash, key);
+            self.uncount(removed);
         }
-        if let Some((key, value)) = self.rows.remove(key) {
+    }
+
+    fn uncount(&mut self, removed: Option<(K, V)>) {
+        if let Some((key, value)) = removed {
             self.bytes -= Self::ROW_BYTES + key.heap_bytes() + value.heap_bytes();
         }
     }
@@ -140,6 +145,7 @@ pub(crate) struct Layers<K, V, S = IdHash> {
     in_catalog: bool,
 }
 
+/// Every `S::default()` must hash alike, so that a key is hashed once for all layers.
 impl<K: Eq + Hash + Weight, V: Weight, S: BuildHasher + Default> Layers<K, V, S> {
     /// `in_catalog`: whether the catalog has any row.
     pub(crate) fn new(in_catalog: bool, cached_bytes_max: usize) -> Self {
@@ -167,22 +173,25 @@ impl<K: Eq + Hash + Weight, V: Weight, S: BuildHasher + Default> Layers<K, V, S>
     where
         K: Borrow<Q>,
     {
-        if let Some(row) = self.changed.rows.row(key) {
+        // All tables have the same hash.
+        let hash = self.changed.rows.hash_of(key);
+        if let Some(row) = self.changed.rows.row_of(hash, key) {
             return Some(row);
         }
         for (rows, _) in [&self.frozen, &self.clean].into_iter().flatten() {
-            if let Some(row) = rows.row(key) {
+            if let Some(row) = rows.row_of(hash, key) {
                 return Some(row);
             }
         }
-        let read = self.read.rows.row(key);
-        read.or_else(|| self.read_before.rows.row(key))
+        let read = self.read.rows.row_of(hash, key);
+        read.or_else(|| self.read_before.rows.row_of(hash, key))
     }
 
     pub(crate) fn set(&mut self, key: K, value: V) {
         // The cached value is older, and would reappear when this one has left memory.
-        self.read.remove(&key);
-        self.read_before.remove(&key);
+        let hash = self.changed.rows.hash_of(&key);
+        self.read.remove(hash, &key);
+        self.read_before.remove(hash, &key);
         self.changed.insert(key, value);
     }
 
@@ -236,9 +245,10 @@ impl<K: Eq + Hash + Weight, V: Weight, S: BuildHasher + Default> Layers<K, V, S>
         rows
     }
 
-    /// The rows that the last checkpoint wrote, if they are still in memory.
-    pub(crate) fn clean(&self) -> Option<Arc<RowTable<K, V, S>>> {
-        self.clean.as_ref().map(|(rows, _)| Arc::clone(rows))
+    /// Takes the rows that the last checkpoint wrote, if they are still in memory. From now on they
+    /// are read from the catalog.
+    pub(crate) fn take_clean(&mut self) -> Option<RowTable<K, V, S>> {
+        Arc::into_inner(self.clean.take()?.0)
     }
 
     /// Ends a checkpoint: frozen rows are on disk. Returns what they displace, to be freed after

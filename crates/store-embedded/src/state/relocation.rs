@@ -70,6 +70,9 @@ pub(crate) type Relocations = Layers<TaskId, Option<Relocation>>;
 impl Weight for Relocation {}
 
 impl Relocation {
+    /// At most how many bytes it is written as: three times and a version.
+    pub(crate) const BYTES_MAX: usize = 3 * 8 + 10;
+
     /// Filed at a time, with an entry that is up to date.
     pub(crate) const fn filed(at: Timestamp) -> Self {
         Self {

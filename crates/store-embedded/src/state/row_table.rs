@@ -44,22 +44,32 @@ impl<K, V, S> RowTable<K, V, S> {
     pub(crate) fn keys(&self) -> impl Iterator<Item = &K> {
         self.rows.iter().map(|(key, _)| key)
     }
+
+    /// The rows, without the index.
+    pub(crate) fn into_rows(self) -> Vec<(K, V)> {
+        self.rows
+    }
 }
 
 impl<K: Eq + Hash, V, S: BuildHasher> RowTable<K, V, S> {
+    /// The hash of a key, for [`Self::row_of`] and [`Self::remove_of`].
+    pub(crate) fn hash_of<Q: Hash + ?Sized>(&self, key: &Q) -> u64 {
+        self.hash.hash_one(key)
+    }
+
     pub(crate) fn get<Q: Eq + Hash + ?Sized>(&self, key: &Q) -> Option<&V>
     where
         K: Borrow<Q>,
     {
-        self.row(key).map(|(_, value)| value)
+        self.row_of(self.hash_of(key), key).map(|(_, value)| value)
     }
 
     pub(crate) fn contains_key(&self, key: &K) -> bool {
-        self.row(key).is_some()
+        self.get(key).is_some()
     }
 
-    /// The row of a key.
-    pub(crate) fn row<Q: Eq + Hash + ?Sized>(&self, key: &Q) -> Option<(&K, &V)>
+    /// The row of a key with this hash.
+    pub(crate) fn row_of<Q: Eq + ?Sized>(&self, hash: u64, key: &Q) -> Option<(&K, &V)>
     where
         K: Borrow<Q>,
     {
@@ -67,7 +77,7 @@ impl<K: Eq + Hash, V, S: BuildHasher> RowTable<K, V, S> {
             return None;
         }
         let is_key = |position: &u32| self.rows[*position as usize].0.borrow() == key;
-        let position = self.positions.find(self.hash.hash_one(key), is_key)?;
+        let position = self.positions.find(hash, is_key)?;
         let (key, value) = &self.rows[*position as usize];
         Some((key, value))
     }
@@ -87,8 +97,13 @@ impl<K: Eq + Hash, V, S: BuildHasher> RowTable<K, V, S> {
 
     /// Removes the row of a key and returns it.
     pub(crate) fn remove(&mut self, key: &K) -> Option<(K, V)> {
+        self.remove_of(self.hash_of(key), key)
+    }
+
+    /// Removes the row of a key with this hash and returns it.
+    pub(crate) fn remove_of(&mut self, hash_of: u64, key: &K) -> Option<(K, V)> {
         let Self { rows, positions, hash } = self;
-        let entry = positions.find_entry(hash.hash_one(key), |at| rows[*at as usize].0 == *key);
+        let entry = positions.find_entry(hash_of, |at| rows[*at as usize].0 == *key);
         let (position, _) = entry.ok()?.remove();
         let last = rows.len() - 1;
         if position as usize != last {

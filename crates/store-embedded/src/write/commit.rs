@@ -107,7 +107,7 @@ pub(crate) enum Commit {
         number: BatchNo,
         counts: Vec<(String, Counts)>,
         due: Vec<DueOfNamespace<String>>,
-        steps: Vec<CommitStep>,
+        steps: CommitSteps,
     },
     Lease {
         lease: Lease,
@@ -124,6 +124,31 @@ pub(crate) enum Commit {
     },
     /// Changes nothing; used to wait for earlier commits.
     Empty,
+}
+
+/// The steps of a commit. Each is decoded when it is wanted: a batch has thousands, and a list of
+/// them would be larger than a cache.
+#[derive(Debug)]
+pub(crate) struct CommitSteps {
+    commit: Bytes,
+    /// Where the next step begins.
+    at: usize,
+}
+
+impl Iterator for CommitSteps {
+    type Item = Result<CommitStep, CodecError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let mut reader = Reader::new(self.commit.get(self.at..)?);
+        if reader.rest().is_empty() {
+            return None;
+        }
+        let step = read_step(&self.commit, &mut reader);
+        // Nothing is read after damage.
+        let left = if step.is_ok() { reader.rest().len() } else { 0 };
+        self.at = self.commit.len() - left;
+        Some(step)
+    }
 }
 
 /// Encodes the steps of a batch.
@@ -321,7 +346,8 @@ impl Commit {
                     BATCH_DUE => read_due(&mut reader)?,
                     _ => Vec::new(),
                 };
-                let steps = read_steps(bytes, &mut reader)?;
+                let at = bytes.len() - reader.rest().len();
+                let steps = CommitSteps { commit: bytes.clone(), at };
                 Ok(Self::Batch { partition, number, counts, due, steps })
             }
             LEASE => Ok(Self::Lease {
@@ -352,44 +378,38 @@ impl Commit {
     }
 }
 
-fn read_steps(bytes: &Bytes, reader: &mut Reader<'_>) -> Result<Vec<CommitStep>, CodecError> {
-    let mut steps = Vec::with_capacity(1024);
-    while !reader.rest().is_empty() {
-        steps.push(match reader.byte()? {
-            tag @ (FILE | FILE_NEW) => CommitStep::File {
-                id: reader.task_id()?,
-                fire_at: reader.timestamp()?,
-                body: read_sized(bytes, reader)?,
-                new: tag == FILE_NEW,
-            },
-            POSTPONE => CommitStep::Postpone {
-                id: reader.task_id()?,
-                moved: Moved::read_without_update(reader)?,
-            },
-            TOUCH => CommitStep::Postpone { id: reader.task_id()?, moved: Moved::read(reader)? },
-            END => CommitStep::End { id: reader.task_id()? },
-            RECORD => CommitStep::Record {
-                frees: reader.byte()? != 0,
-                record: read_sized(bytes, reader)?,
-            },
-            LETTER => CommitStep::Letter {
-                fire_id: reader.fire_id()?,
-                letter: read_sized(bytes, reader)?,
-            },
-            FORGET => CommitStep::DeleteLetter { fire_id: reader.fire_id()? },
-            SERIES => read_series(reader)?,
-            JOIN_GROUP => {
-                let (fire_id, namespace, group) = read_group(reader)?;
-                CommitStep::JoinGroup { fire_id, namespace, group, died_at: reader.timestamp()? }
-            }
-            LEAVE_GROUP => {
-                let (fire_id, namespace, group) = read_group(reader)?;
-                CommitStep::LeaveGroup { fire_id, namespace, group }
-            }
-            _ => return Err(CodecError::Invalid("step")),
-        });
-    }
-    Ok(steps)
+fn read_step(commit: &Bytes, reader: &mut Reader<'_>) -> Result<CommitStep, CodecError> {
+    Ok(match reader.byte()? {
+        tag @ (FILE | FILE_NEW) => CommitStep::File {
+            id: reader.task_id()?,
+            fire_at: reader.timestamp()?,
+            body: read_sized(commit, reader)?,
+            new: tag == FILE_NEW,
+        },
+        POSTPONE => CommitStep::Postpone {
+            id: reader.task_id()?,
+            moved: Moved::read_without_update(reader)?,
+        },
+        TOUCH => CommitStep::Postpone { id: reader.task_id()?, moved: Moved::read(reader)? },
+        END => CommitStep::End { id: reader.task_id()? },
+        RECORD => {
+            CommitStep::Record { frees: reader.byte()? != 0, record: read_sized(commit, reader)? }
+        }
+        LETTER => {
+            CommitStep::Letter { fire_id: reader.fire_id()?, letter: read_sized(commit, reader)? }
+        }
+        FORGET => CommitStep::DeleteLetter { fire_id: reader.fire_id()? },
+        SERIES => read_series(reader)?,
+        JOIN_GROUP => {
+            let (fire_id, namespace, group) = read_group(reader)?;
+            CommitStep::JoinGroup { fire_id, namespace, group, died_at: reader.timestamp()? }
+        }
+        LEAVE_GROUP => {
+            let (fire_id, namespace, group) = read_group(reader)?;
+            CommitStep::LeaveGroup { fire_id, namespace, group }
+        }
+        _ => return Err(CodecError::Invalid("step")),
+    })
 }
 
 fn read_series(reader: &mut Reader<'_>) -> Result<CommitStep, CodecError> {
@@ -472,6 +492,10 @@ mod tests {
         Task::new(id, Arc::new(definition), NOW, Version::FIRST)
     }
 
+    fn all(steps: CommitSteps) -> Vec<CommitStep> {
+        steps.collect::<Result<_, _>>().expect("steps")
+    }
+
     fn counts() -> Counts {
         Counts { scheduled: 1, paused: -2, done: 3, dead: 4, cancelled: 5, dead_letters: 600 }
     }
@@ -503,6 +527,7 @@ mod tests {
         };
         assert_eq!((of, no, counted), (partition(), number, vec![("shop".to_owned(), counts())]));
         let interner = Interner::default();
+        let steps = all(steps);
         let [new, file, postpone, end, ended, dead, forget] = &steps[..] else {
             panic!("{steps:?}");
         };
@@ -518,6 +543,20 @@ mod tests {
         let CommitStep::Letter { fire_id: of, letter: bytes } = dead else { panic!("{dead:?}") };
         assert_eq!((*of, read_letter(bytes, &interner)), (fire_id, Ok(letter)));
         assert_eq!(*forget, CommitStep::DeleteLetter { fire_id });
+    }
+
+    #[test]
+    fn nothing_is_read_after_a_damaged_step() {
+        let mut commit = CommitWriter::batch(partition(), BatchNo::new(777), &[], &[], 0);
+        commit.end(task().id);
+        let mut bytes = commit.finish().to_vec();
+        bytes.extend([END, 0, FORGET]);
+        let Ok(Commit::Batch { mut steps, .. }) = Commit::read(&bytes.into()) else {
+            panic!("a batch")
+        };
+        assert_eq!(steps.next(), Some(Ok(CommitStep::End { id: task().id })));
+        assert!(matches!(steps.next(), Some(Err(_))));
+        assert_eq!(steps.next(), None);
     }
 
     #[test]
@@ -546,7 +585,7 @@ mod tests {
         let join =
             CommitStep::JoinGroup { fire_id, namespace: of().0, group: of().1, died_at: NOW };
         let leave = CommitStep::LeaveGroup { fire_id, namespace: of().0, group: of().1 };
-        assert_eq!(steps, [series(was), series(None), join, leave]);
+        assert_eq!(all(steps), [series(was), series(None), join, leave]);
 
         let sweep = sweep_commit(partition(), &[], &[fire_id], &[(fire_id, "shop", of().1)], NOW);
         let golden = Bytes::from(assert_golden("commit_sweep_groups", &sweep));
@@ -568,7 +607,7 @@ mod tests {
         assert_eq!(bytes(touched).len(), bytes(at(None)).len() + 3);
         let golden = Bytes::from(assert_golden("commit_touch", &bytes(touched)));
         let Ok(Commit::Batch { steps, .. }) = Commit::read(&golden) else { panic!("a batch") };
-        assert_eq!(steps, [CommitStep::Postpone { id: task().id, moved: touched }]);
+        assert_eq!(all(steps), [CommitStep::Postpone { id: task().id, moved: touched }]);
     }
 
     #[test]

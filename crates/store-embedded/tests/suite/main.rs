@@ -1,8 +1,8 @@
 //! Tests of the embedded store as its callers see it, in one binary.
 //!
 //! `conformance` and `model` compare it with the contract and with the memory store; `crash` kills
-//! a process that writes; `format_v2` opens a directory of an earlier build; `damage`, `disk_space`
-//! and `list_pages` are about one subject each.
+//! a process that writes; `format_v2` opens a directory of an earlier build; `damage`,
+//! `disk_space`, `fire_pages`, `list_pages` and `rows_ahead` are about one subject each.
 
 #![allow(
     clippy::unwrap_used,
@@ -20,4 +20,5 @@ mod fire_pages;
 mod format_v2;
 mod list_pages;
 mod model;
+mod rows_ahead;
 mod store_dir;

@@ -126,13 +126,16 @@ impl Hub {
     /// Takes deliveries to queues from an owner.
     pub(crate) fn carry(&self, deliveries: Vec<Delivery>, reports: &Reports) {
         let now = self.clock.now();
+        // A count of their own: that of the channel is shared by all threads.
+        let reports = Arc::new(reports.clone());
         let mut deliveries = deliveries.into_iter().peekable();
         let mut state = self.lock();
         // Deliveries come lane by lane, so one lookup of the line serves many of them.
         while let Some(line_id) = deliveries.peek().and_then(line_of) {
             let line = state.lines.entry(line_id.clone()).or_default();
             while let Some(delivery) = deliveries.next_if(|delivery| is_of(delivery, &line_id)) {
-                let queued = QueuedDelivery { delivery, reports: reports.clone(), since: now };
+                let reports = Arc::clone(&reports);
+                let queued = QueuedDelivery { delivery, reports, since: now };
                 line.waiting.push_back(queued);
             }
             state.dispatch(&line_id, now);

@@ -5,6 +5,7 @@
 //! bits are a keyed hash of a counter.
 
 use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
 use std::time::Duration;
 
 use punctual_core::Timestamp;
@@ -35,7 +36,7 @@ pub(super) enum LeasedBy {
 #[derive(Debug)]
 pub(super) struct OpenLease {
     pub(super) delivery: Delivery,
-    pub(super) reports: Reports,
+    pub(super) reports: Arc<Reports>,
     holder: LeasedBy,
     token: LeaseToken,
     timer: Option<TimerId>,

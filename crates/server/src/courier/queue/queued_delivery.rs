@@ -1,5 +1,7 @@
 //! A delivery in a line, before it is leased to a worker.
 
+use std::sync::Arc;
+
 use punctual_core::Timestamp;
 use punctual_engine::{Delivery, Reports};
 
@@ -7,6 +9,7 @@ use punctual_engine::{Delivery, Reports};
 #[derive(Debug)]
 pub(super) struct QueuedDelivery {
     pub(super) delivery: Delivery,
-    pub(super) reports: Reports,
+    /// Shared by the deliveries that came together.
+    pub(super) reports: Arc<Reports>,
     pub(super) since: Timestamp,
 }
