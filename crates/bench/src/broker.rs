@@ -216,7 +216,8 @@ pub(crate) fn cpu_with_children(pid: u32) -> Option<Duration> {
     Some(Duration::from_millis((own + ended + running) * 10))
 }
 
-/// User and system time of a process, and of the children that it has waited for, in ticks of 10 ms.
+/// User and system time of a process, and of the children that it has waited for, in ticks of
+/// 10 ms.
 fn cpu_ticks(pid: u32) -> Option<[u64; 2]> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // After the name in brackets: the state, then numbers. The 12th and 13th field are user and

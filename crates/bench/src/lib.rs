@@ -74,8 +74,8 @@ pub struct BenchArgs {
 
     /// The store of the started brokers
     ///
-    /// The bench starts a server of its own, which syncs each commit before it answers. `outbox` and
-    /// `sql-target` use the same server if it is a database, else a PostgreSQL.
+    /// The bench starts a server of its own, which syncs each commit before it answers. `outbox`
+    /// and `sql-target` use the same server if it is a database, else a PostgreSQL.
     #[arg(long, default_value = "embedded", value_name = "STORE", conflicts_with = "broker")]
     store: StoreChoice,
 

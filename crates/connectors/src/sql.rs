@@ -1,9 +1,9 @@
 //! SQL databases: statements of the configuration as sinks.
 //!
 //! `statement` reads the text of a statement and its named parameters, `params` binds them to
-//! values of a delivery, `postgres` and `mysql` run batches in one transaction, `commit_guard` keeps
-//! them from being committed after the lease, `verdict` decides what an error means for a delivery.
-//! `schema` has the tables that Punctual uses.
+//! values of a delivery, `postgres` and `mysql` run batches in one transaction, `commit_guard`
+//! keeps them from being committed after the lease, `verdict` decides what an error means for a
+//! delivery. `schema` has the tables that Punctual uses.
 
 mod batch;
 mod commit_guard;

@@ -1,8 +1,9 @@
 //! Real PostgreSQL servers on free ports, as an unprivileged user.
 //!
 //! [`PostgresServer`] is one server that a test starts, kills, suspends and starts again, with a
-//! replica if need be; [`PostgresPair`] is a server and its synchronous replica. Tests that need any running server share one and have a database each
-//! ([`shared_database`]). The folder of a new server is copied from one that `initdb` made once.
+//! replica if need be; [`PostgresPair`] is a server and its synchronous replica. Tests that need
+//! any running server share one and have a database each ([`shared_database`]). The folder of a
+//! new server is copied from one that `initdb` made once.
 
 mod pair;
 

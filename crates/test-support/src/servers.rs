@@ -15,7 +15,7 @@ pub fn python_packages() -> PathBuf {
 
 /// The folder of the fetched packages of Node.js, for `NODE_PATH`.
 pub fn node_modules() -> PathBuf {
-    found("node/node_modules")
+    found("node/node_modules") // words: allow
 }
 
 fn found(path: &str) -> PathBuf {

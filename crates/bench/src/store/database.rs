@@ -3,7 +3,8 @@
 //!
 //! Each commit is synced. The server has a gigabyte of memory for pages, and a log that is long
 //! enough that no checkpoint is forced by its size within a minute; everything else is as it is
-//! installed. It is killed, by its id, and its data is removed when the bench ends, however it ends.
+//! installed. It is killed, by its id, and its data is removed when the bench ends, however it
+//! ends.
 
 use std::net::TcpListener;
 use std::os::unix::fs::MetadataExt as _;

@@ -32,9 +32,10 @@ async fn measure(bench: &mut BenchContext, guarantee: &str, count: u64) -> anyho
     let path = format!("/v1/{NAMESPACE}/tasks");
     for first in (0..count).step_by(usize::try_from(BATCH)?) {
         let line = |number: u64| {
-            format!(
-                r#"{{"at":{begin},"target":{{"sql":{{"connection":"shop","statement":"note"}}}},"guarantee":"{guarantee}","payload":{{"number":{number}}}}}"#
-            )
+            let target = json!({"sql": {"connection": "shop", "statement": "note"}});
+            let payload = json!({"number": number});
+            json!({"at": begin, "target": target, "guarantee": guarantee, "payload": payload})
+                .to_string()
         };
         let body = (first..first + BATCH).map(line).collect::<Vec<_>>().join("\n");
         let (status, answer) =

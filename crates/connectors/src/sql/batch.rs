@@ -50,7 +50,7 @@ pub(super) enum BatchError {
 }
 
 impl BatchError {
-    /// Whether the session goes on, and has a transaction that must be rolled back.
+    /// Whether the session can be used again after its transaction is rolled back.
     pub(super) const fn leaves_a_transaction(&self) -> bool {
         matches!(self, Self::Call(..) | Self::Whole(_) | Self::LeaseOver)
     }

@@ -1,8 +1,9 @@
 //! A session with a PostgreSQL server that runs batches of one statement.
 //!
 //! All statements of a batch are sent without waiting in between; `COMMIT` follows when all have
-//! been answered, together with the check of `commit_guard`. Values are sent as text, and the server reads them as the types that it has
-//! inferred, so a column can have any type that has a text form.
+//! been answered, together with the check of `commit_guard`. Values are sent as text, and the
+//! server reads them as the types that it has inferred, so a column can have any type that has a
+//! text form.
 
 use std::collections::HashMap;
 use std::error::Error;

@@ -1,5 +1,5 @@
 //! The examples of `docs/connections.md` that write to an outbox, as they are printed there: from
-//! Python with psycopg, and from Node.js with node-postgres, in a transaction of the caller.
+//! Python with psycopg, and from JavaScript with pg, in a transaction of the caller.
 
 use std::process::Command;
 
@@ -60,7 +60,7 @@ fn the_example_for_psycopg_schedules_in_the_transaction_of_its_caller() {
 }
 
 #[test]
-fn the_example_for_node_postgres_schedules_in_the_transaction_of_its_caller() {
+fn the_example_for_javascript_schedules_in_the_transaction_of_its_caller() {
     let program = |database: &Database| {
         let example = example("js");
         let text = format!(
@@ -74,7 +74,7 @@ fn the_example_for_node_postgres_schedules_in_the_transaction_of_its_caller() {
              }}\nawait client.end();\n\
              }})().catch((error) => {{ console.error(error); process.exit(1); }});\n"
         );
-        let mut command = Command::new("node");
+        let mut command = Command::new("node"); // words: allow
         command.env("NODE_PATH", node_modules()).args(["-e", &text, &database.url()]);
         command
     };

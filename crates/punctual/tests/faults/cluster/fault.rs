@@ -141,8 +141,8 @@ impl<S: FaultyStore> FaultInjector<'_, S> {
         self.check_nothing_moved(&before)
     }
 
-    /// Takes all memory of the store. New tasks are refused; leases are still renewed, so no partition
-    /// moves.
+    /// Takes all memory of the store. New tasks are refused; leases are still renewed, so no
+    /// partition moves.
     fn fill_store(&mut self) -> FaultReport {
         let before = self.cluster.epochs();
         self.cluster.redis.fill_for(BEYOND_LEASE);
