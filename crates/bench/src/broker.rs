@@ -11,8 +11,13 @@ use anyhow::{Context as _, bail};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, Command};
 
-use crate::clock::BenchTimer;
+use crate::clock::{BenchTimer, pause};
+use crate::connection::{HttpConnection, NAMESPACE};
 use crate::store::BenchStore;
+
+/// How often a broker that was started is asked, and how long between, in milliseconds.
+const ANSWER_TRIES_MAX: u64 = 3000;
+const ANSWER_EVERY_MS: u64 = 10;
 
 /// A broker that is measured.
 #[derive(Debug)]
@@ -92,10 +97,12 @@ impl BenchBroker {
             all.extend(["--data-dir".into(), dir.join("data").into()]);
         }
         let (child, address) = launch(command, &all).await?;
-        Ok(Self { address, own: Some(OwnProcess { child, dir, flags: all }) })
+        let broker = Self { address, own: Some(OwnProcess { child, dir, flags: all }) };
+        broker.wait_until_it_answers().await?;
+        Ok(broker)
     }
 
-    /// Ends the broker and starts it again. Returns how long it took to listen.
+    /// Ends the broker and starts it again. Returns how long it took to answer.
     pub(crate) async fn restart(&mut self, end: BrokerEnd) -> anyhow::Result<Duration> {
         let Some(own) = &mut self.own else {
             bail!("this workload ends its broker, so it needs one of its own; leave --broker out");
@@ -110,10 +117,25 @@ impl BenchBroker {
         }
         let timer = BenchTimer::start();
         let (child, address) = launch(Command::new(program()?), &own.flags).await?;
-        let took = timer.elapsed();
         own.child = child;
         self.address = address;
-        Ok(took)
+        self.wait_until_it_answers().await?;
+        Ok(timer.elapsed())
+    }
+
+    /// Waits until the broker owns its partitions, which takes it a moment on a shared store.
+    async fn wait_until_it_answers(&self) -> anyhow::Result<()> {
+        let path = format!("/v1/{NAMESPACE}/stats");
+        for _ in 0..ANSWER_TRIES_MAX {
+            let mut connection = HttpConnection::connect(&self.address).await?;
+            let (status, _) = connection.request("GET", &path, "application/json", b"").await?;
+            // With tokens the broker asks for one before it looks for an owner.
+            if matches!(status, 200 | 401) {
+                return Ok(());
+            }
+            pause(ANSWER_EVERY_MS).await;
+        }
+        bail!("the broker owns no partitions after {} s", ANSWER_TRIES_MAX * ANSWER_EVERY_MS / 1000)
     }
 
     /// Ends a child and starts it again with an empty store. A broker that runs already is kept.
@@ -124,7 +146,7 @@ impl BenchBroker {
         std::fs::create_dir_all(&own.dir).context("cannot create a directory for the broker")?;
         store.renew().await?;
         (own.child, self.address) = launch(Command::new(program()?), &own.flags).await?;
-        Ok(())
+        self.wait_until_it_answers().await
     }
 
     /// The id of the process, if it is a child of this process.

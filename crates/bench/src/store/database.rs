@@ -33,13 +33,13 @@ const POSTGRES_SETTINGS: [&str; 5] = [
     "fsync=on",
     "synchronous_commit=on",
     "shared_buffers=1GB",
-    "max_wal_size=8GB",
+    "max_wal_size=2GB",
 ];
 const MARIADB_SETTINGS: [&str; 4] = [
     "--skip-name-resolve",
     "--innodb-flush-log-at-trx-commit=1",
     "--innodb-buffer-pool-size=1G",
-    "--innodb-log-file-size=2G",
+    "--innodb-log-file-size=1G",
 ];
 
 /// A database server that the bench has started.

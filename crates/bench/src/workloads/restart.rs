@@ -25,7 +25,7 @@ pub(crate) async fn run(bench: &mut BenchContext) -> anyhow::Result<()> {
     ensure!(status == 200, "stats: {status}");
     let scheduled = serde_json::from_slice::<Value>(body)?["scheduled"].as_u64().unwrap_or(0);
     let lost = count.saturating_sub(scheduled);
-    let reached = format!("listens after {:.2} s; lost {lost}", took.as_secs_f64());
+    let reached = format!("answers after {:.2} s; lost {lost}", took.as_secs_f64());
     let figures = json!({"seconds": took.as_secs_f64(), "lost": lost});
     let what = format!("restart after kill −9 with {} pending", grouped(count));
     bench.report.row(what, reached, "lost 0", figures);
