@@ -6,8 +6,10 @@ use std::time::Duration;
 use clap::ValueEnum;
 
 use crate::broker::BenchBroker;
+use crate::connected::ConnectedDatabase;
 use crate::redis::{BenchRedis, Fsync};
 use crate::report::BenchReport;
+use crate::store::BenchStore;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Workload {
@@ -35,8 +37,28 @@ pub(crate) enum Workload {
     Cron,
     /// A hundred thousand watches touched every ten seconds, of which a thousand fall silent
     Watch,
+    /// Tasks from being scheduled in batches until they are acked and settled, and what they cost
+    Life,
+    /// The same at a tenth of many pending tasks, and at all of them; time until the first fire
+    Growth,
+    /// Rows of an outbox in transactions of ten until they are tasks, and how late single ones are
+    Outbox,
+    /// Tasks whose target is an SQL statement, until it is committed
+    SqlTarget,
     /// Three brokers that share a Redis; needs redis-server
     Cluster,
+}
+
+impl Workload {
+    /// Whether it needs a database that a connection of the broker names.
+    pub(crate) const fn is_connected(self) -> bool {
+        matches!(self, Self::Outbox | Self::SqlTarget)
+    }
+
+    /// Whether it runs if no workload is named. The others need a server, or many minutes.
+    pub(crate) const fn is_default(self) -> bool {
+        !matches!(self, Self::Growth | Self::Outbox | Self::SqlTarget)
+    }
 }
 
 /// What a workload works with.
@@ -50,6 +72,10 @@ pub(crate) struct BenchContext {
     pub(crate) length: Duration,
     /// How often each rate is measured.
     pub(crate) rounds: usize,
+    /// The store of the broker.
+    pub(crate) store: BenchStore,
+    /// The database that a connection of the broker names, in workloads that need one.
+    pub(crate) connected: Option<ConnectedDatabase>,
     /// The Redis that runs beside the broker.
     pub(crate) redis: Option<BenchRedis>,
     /// Where directories for data are created.
@@ -61,7 +87,7 @@ pub(crate) struct BenchContext {
 impl BenchContext {
     /// Empties the stores of the broker and of Redis.
     pub(crate) async fn renew(&mut self) -> anyhow::Result<()> {
-        self.broker.renew().await?;
+        self.broker.renew(&self.store).await?;
         if let Some(redis) = self.redis.take() {
             let commands = redis.target().commands;
             redis.stop().await?;

@@ -12,6 +12,7 @@
 
 mod broker;
 mod clock;
+mod connected;
 mod connection;
 mod context;
 mod machine;
@@ -21,6 +22,7 @@ mod redis;
 mod report;
 mod rounds;
 mod senders;
+mod store;
 mod tenants;
 mod worker;
 mod workloads;
@@ -28,13 +30,15 @@ mod workloads;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use clap::ValueEnum;
 
 use broker::BenchBroker;
+use connected::ConnectedDatabase;
 use context::{BenchContext, Workload};
 use redis::work::RedisCommands;
 use report::{BESIDE_REDIS, BenchReport, MEASUREMENTS};
+use store::{BenchStore, StoreChoice};
 use tenants::TenantsArgs;
 
 pub use names::SlowNameServer;
@@ -48,6 +52,8 @@ pub use tenants::TenantLoad;
   punctual bench --only lag,drain
   punctual bench --only schedule,touch,cancel,drain --beside redis
   punctual bench --only schedule --broker http://127.0.0.1:7400
+  punctual bench --only life,lag --store postgres
+  punctual bench --only outbox,sql-target
   punctual bench tenants --quick")]
 #[command(args_conflicts_with_subcommands = true)]
 pub struct BenchArgs {
@@ -58,13 +64,20 @@ pub struct BenchArgs {
     #[arg(long, value_name = "URL")]
     broker: Option<String>,
 
-    /// Workloads to run, separated by commas; all of them if not given
+    /// Workloads to run, separated by commas; if not given, all but growth, outbox and sql-target
     #[arg(long, value_delimiter = ',', value_name = "WORKLOAD")]
     only: Vec<Workload>,
 
     /// Where a directory for the data of the started brokers is created; it is removed at the end
     #[arg(long, default_value = "/tmp")]
     dir: PathBuf,
+
+    /// The store of the started brokers
+    ///
+    /// The bench starts a server of its own, which syncs each commit before it answers. `outbox`
+    /// and `sql-target` use the same server if it is a database, else a PostgreSQL.
+    #[arg(long, default_value = "embedded", value_name = "STORE", conflicts_with = "broker")]
+    store: StoreChoice,
 
     /// Number of partitions of the started brokers
     #[arg(long, default_value_t = 1, value_name = "COUNT")]
@@ -89,7 +102,7 @@ pub struct BenchArgs {
     #[arg(long)]
     quick: bool,
 
-    /// Number of pending tasks in the workload `pending`
+    /// Number of pending tasks in the workloads `pending` and `growth`
     #[arg(long, default_value_t = 10_000_000, value_name = "COUNT")]
     pending: u64,
 
@@ -124,17 +137,17 @@ pub async fn run(args: BenchArgs) -> anyhow::Result<String> {
     }
     let columns = if args.beside.is_some() { BESIDE_REDIS } else { MEASUREMENTS };
     let mut report = BenchReport::new(columns, args.json);
-    let all = Workload::value_variants();
-    let workloads = if args.only.is_empty() { all } else { &args.only };
+    let all = Workload::value_variants().iter().copied().filter(|workload| workload.is_default());
+    let workloads = if args.only.is_empty() { all.collect() } else { args.only.clone() };
     let divisor = if args.quick { 10 } else { 1 };
     for workload in workloads {
-        if *workload == Workload::Cluster {
+        if workload == Workload::Cluster {
             workloads::cluster::run(&mut report, &args.dir, divisor).await?;
             continue;
         }
-        let mut bench = args.context(report, divisor).await?;
+        let mut bench = args.context(workload, report, divisor).await?;
         bench.report.begin();
-        workloads::run(*workload, &mut bench).await?;
+        workloads::run(workload, &mut bench).await?;
         report = bench.report;
         bench.broker.stop().await?;
     }
@@ -143,7 +156,12 @@ pub async fn run(args: BenchArgs) -> anyhow::Result<String> {
 
 impl BenchArgs {
     /// Starts the servers of a workload.
-    async fn context(&self, report: BenchReport, divisor: u64) -> anyhow::Result<BenchContext> {
+    async fn context(
+        &self,
+        workload: Workload,
+        report: BenchReport,
+        divisor: u64,
+    ) -> anyhow::Result<BenchContext> {
         let commands = self.beside.map(|beside| match beside {
             Beside::Redis => RedisCommands::Each,
             Beside::RedisBulk => RedisCommands::Bulk,
@@ -156,16 +174,29 @@ impl BenchArgs {
             }
             None => None,
         };
+        let store = BenchStore::start(self.store, &self.dir).await?;
+        let mut flags = vec!["--partitions".to_owned(), self.partitions.to_string()];
+        let connected = match workload.is_connected() {
+            true => {
+                ensure!(
+                    self.broker.is_none(),
+                    "this workload configures its broker; leave --broker out"
+                );
+                let connected = ConnectedDatabase::start(&store, &self.dir).await?;
+                flags.extend(connected.flags());
+                Some(connected)
+            }
+            false => None,
+        };
         let broker = match &self.broker {
             Some(url) => BenchBroker::running(url)?,
-            None => {
-                let partitions = self.partitions.to_string();
-                BenchBroker::start(&self.dir, &["--partitions", &partitions]).await?
-            }
+            None => BenchBroker::start(&store, &self.dir, &flags).await?,
         };
         let rounds = self.rounds.unwrap_or(if self.beside.is_some() { 3 } else { 1 });
         Ok(BenchContext {
             broker,
+            store,
+            connected,
             redis,
             report,
             divisor,

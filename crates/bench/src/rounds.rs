@@ -101,6 +101,8 @@ pub(crate) struct TurnTimer {
     timer: BenchTimer,
     pid: Option<u32>,
     before: Option<ProcessUsage>,
+    /// The CPU time that the server of the broker's store had used.
+    store_before: Option<Duration>,
 }
 
 /// What one side reached in one turn.
@@ -109,22 +111,44 @@ pub(crate) struct TurnResult {
     pub(crate) per_second: u64,
     /// CPU time of the server for each task, if it is a child of this process.
     pub(crate) cpu_us: Option<f64>,
+    /// CPU time of the server of the broker's store for each task, if it has one.
+    pub(crate) store_us: Option<f64>,
 }
 
 impl TurnTimer {
     /// Starts a turn of the server with this process id.
     pub(crate) fn start(pid: Option<u32>) -> Self {
-        Self { timer: BenchTimer::start(), pid, before: pid.and_then(usage) }
+        let before = pid.and_then(usage);
+        Self { timer: BenchTimer::start(), pid, before, store_before: None }
     }
 
-    #[expect(clippy::cast_precision_loss, reason = "an average for people")]
+    /// Starts a turn of a broker.
+    pub(crate) fn of_broker(bench: &BenchContext) -> Self {
+        Self { store_before: bench.store.cpu(), ..Self::start(bench.broker.pid()) }
+    }
+
     pub(crate) fn finish(self, count: u64) -> TurnResult {
+        self.finish_with(count, None)
+    }
+
+    /// Ends a turn of a broker.
+    pub(crate) fn finish_of_broker(self, count: u64, bench: &BenchContext) -> TurnResult {
+        self.finish_with(count, bench.store.cpu())
+    }
+
+    fn finish_with(self, count: u64, store_after: Option<Duration>) -> TurnResult {
         let per_second = rate(count, self.timer.elapsed());
         let used = self.pid.and_then(usage).zip(self.before);
         let used = used.map(|(after, before)| after.cpu.saturating_sub(before.cpu));
-        let cpu_us = used.filter(|_| count > 0).map(|cpu| cpu.as_secs_f64() * 1e6 / count as f64);
-        TurnResult { per_second, cpu_us }
+        let stored = store_after.zip(self.store_before);
+        let stored = stored.map(|(after, before)| after.saturating_sub(before));
+        TurnResult { per_second, cpu_us: each(used, count), store_us: each(stored, count) }
     }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "an average for people")]
+fn each(cpu: Option<Duration>, count: u64) -> Option<f64> {
+    cpu.filter(|_| count > 0).map(|cpu| cpu.as_secs_f64() * 1e6 / count as f64)
 }
 
 /// What one side reached in all rounds.
@@ -140,9 +164,14 @@ impl SideResults {
         median(self.0.iter().filter_map(|turn| turn.cpu_us), f64::total_cmp)
     }
 
+    fn store_us(&self) -> Option<f64> {
+        median(self.0.iter().filter_map(|turn| turn.store_us), f64::total_cmp)
+    }
+
     fn figures(&self) -> Value {
         let rounds: Vec<_> = self.0.iter().map(|turn| turn.per_second).collect();
-        json!({"per_second": self.per_second(), "cpu_us": self.cpu_us(), "rounds": rounds})
+        json!({"per_second": self.per_second(), "cpu_us": self.cpu_us(),
+            "store_cpu_us": self.store_us(), "rounds": rounds})
     }
 }
 
@@ -160,7 +189,7 @@ fn median<T>(
 /// What the broker reached, and Redis if it runs beside.
 #[derive(Debug, Default)]
 pub(crate) struct RoundResults {
-    broker: SideResults,
+    pub(crate) broker: SideResults,
     redis: Option<SideResults>,
 }
 
@@ -196,7 +225,10 @@ impl BenchContext {
     /// Waits until the servers use hardly any CPU time.
     async fn until_idle(&self) {
         let pids = || [self.broker.pid(), self.redis.as_ref().and_then(BenchRedis::pid)];
-        let cpu = || pids().into_iter().flatten().filter_map(usage).map(|usage| usage.cpu).sum();
+        let cpu = || {
+            let processes = pids().into_iter().flatten().filter_map(usage).map(|usage| usage.cpu);
+            processes.chain(self.store.cpu()).sum()
+        };
         for _ in 0..IDLE_WAITS_MAX {
             let before: Duration = cpu();
             pause(IDLE_MS / self.divisor).await;
@@ -227,7 +259,8 @@ impl RateRow {
         let what = format!("{}, {}", self.what, self.shape.words());
         let words = |side: &SideResults, notes: &[String]| {
             let cpu = side.cpu_us().map(|cpu| format!("{cpu:.1} µs of CPU each"));
-            let notes: Vec<_> = cpu.into_iter().chain(notes.iter().cloned()).collect();
+            let store = side.store_us().map(|cpu| format!("{cpu:.1} µs of the store's server"));
+            let notes: Vec<_> = cpu.into_iter().chain(store).chain(notes.iter().cloned()).collect();
             match notes.join(", ").as_str() {
                 "" => format!("{}/s", grouped(side.per_second())),
                 notes => format!("{}/s ({notes})", grouped(side.per_second())),
@@ -263,7 +296,8 @@ mod tests {
     use super::*;
 
     fn side(rates: &[u64]) -> SideResults {
-        let turn = |per_second: &u64| TurnResult { per_second: *per_second, cpu_us: None };
+        let turn =
+            |per_second: &u64| TurnResult { per_second: *per_second, cpu_us: None, store_us: None };
         SideResults(rates.iter().map(turn).collect())
     }
 

@@ -5,11 +5,15 @@ pub(crate) mod cluster;
 mod cron;
 mod drain;
 mod every;
+mod growth;
 mod lag;
+mod life;
 mod neighbour;
+mod outbox;
 mod pending;
 mod restart;
 mod schedule;
+mod sql_target;
 mod touch;
 mod watch;
 mod webhook;
@@ -32,6 +36,10 @@ pub(crate) async fn run(workload: Workload, bench: &mut BenchContext) -> anyhow:
         Workload::Every => every::run(bench).await,
         Workload::Cron => cron::run(bench).await,
         Workload::Watch => watch::run(bench).await,
+        Workload::Life => life::run(bench).await,
+        Workload::Growth => growth::run(bench).await,
+        Workload::Outbox => outbox::run(bench).await,
+        Workload::SqlTarget => sql_target::run(bench).await,
         Workload::Cluster => Ok(()),
     }
 }

@@ -173,10 +173,10 @@ impl SinkSession for AmqpSession {
                 };
                 if let Err(lost) = self.usable().await {
                     // Nothing of the rest was sent.
-                    results.extend(rest.iter().map(|_| failed(&lost.0)));
+                    results.extend(rest.iter().map(|_| Some(failed(&lost.0))));
                     return SendResult { results, lost: Some(lost) };
                 }
-                results.extend(self.publish(&rest[..count]).await);
+                results.extend(self.publish(&rest[..count]).await.into_iter().map(Some));
             }
             let lost = self.usable().await.err();
             SendResult { results, lost }

@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use punctual_core::{
-    ConnectionName, Invalid, MessageSystem, Namespace, SinkAddress, SinkTarget, StatementName,
+    Clock, ConnectionName, Invalid, MessageSystem, Namespace, SinkAddress, SinkTarget,
+    StatementName,
 };
 use punctual_sql::{SqlKind, SqlOptions};
 use serde::Deserialize;
@@ -163,12 +164,13 @@ pub enum MessageFormat {
 }
 
 impl SqlSystem {
-    pub(crate) fn sink(&self, answer_bytes: usize) -> SqlSink {
+    pub(crate) fn sink(&self, answer_bytes: usize, clock: Arc<dyn Clock>) -> SqlSink {
         SqlSink {
             options: self.options.clone(),
             statements: Arc::clone(&self.statements),
             fires_table: self.fires_table.clone(),
             answer_bytes,
+            clock,
         }
     }
 }

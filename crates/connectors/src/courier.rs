@@ -152,7 +152,7 @@ impl SinkCourier {
         let pipes = rules.iter().map(|connection| {
             let pipe = Pipe {
                 name: connection.name.clone(),
-                sink: connection.sink(answer_bytes),
+                sink: connection.sink(answer_bytes, &clock),
                 line: Mutex::new(Line::new(connection.sessions)),
                 work: Notify::new(),
                 state: Mutex::new(PipeState { open: 0, since: now, problem: None }),
@@ -413,7 +413,14 @@ impl SessionRunner {
             _ = stop.changed() => Err(()),
         };
         let (results, lost) = match ended {
-            Ok(Ok(sent)) => (sent.results.into_iter().map(Some).collect(), sent.lost),
+            Ok(Ok(sent)) => {
+                for (delivery, result) in deliveries.iter().zip(&sent.results) {
+                    if result.is_none() {
+                        delivery.permit.unsend();
+                    }
+                }
+                (sent.results, sent.lost)
+            }
             Ok(Err(_)) => {
                 let expired = deliveries.iter().map(|_| Some(Outcome::Expired.into()));
                 let why = format!("no answer within {} ms", limit.as_millis());
@@ -576,9 +583,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Connection {
     /// The sink of the connection.
-    fn sink(&self, answer_bytes: usize) -> Box<dyn Sink> {
+    fn sink(&self, answer_bytes: usize, clock: &Arc<dyn Clock>) -> Box<dyn Sink> {
         match &self.system {
-            System::Sql(sql) => Box::new(sql.sink(answer_bytes)),
+            System::Sql(sql) => Box::new(sql.sink(answer_bytes, Arc::clone(clock))),
             #[cfg(feature = "kafka")]
             System::Kafka(link) => crate::kafka::sink(&self.name, link, answer_bytes),
             #[cfg(feature = "amqp")]

@@ -195,13 +195,13 @@ impl SinkSession for MqttSession {
             }
             let mut results = Vec::with_capacity(batch.len());
             for (delivery, notice) in batch.iter().zip(notices) {
-                results.push(match notice {
+                results.push(Some(match notice {
                     Ok(notice) => {
                         let answer = notice.wait_async().await;
                         self.result(answer, delivery.definition.guarantee)
                     }
                     Err(result) => result,
-                });
+                }));
             }
             SendResult { results, lost: self.lost().err() }
         })

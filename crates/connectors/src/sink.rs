@@ -38,8 +38,9 @@ pub trait SinkSession: Send {
 /// What came of a batch.
 #[derive(Debug)]
 pub struct SendResult {
-    /// The result of each delivery, in order.
-    pub results: Vec<AttemptResult>,
+    /// The result of each delivery, in order. `None` if it certainly had no effect because its
+    /// lease ended meanwhile: it counts as not sent.
+    pub results: Vec<Option<AttemptResult>>,
     /// Set if the session is of no use any more.
     pub lost: Option<SessionLost>,
 }

@@ -82,8 +82,8 @@ impl Wanted {
 }
 
 /// Returns results in a form that tests compare: the outcome and what the other side said.
-pub(crate) fn shown(results: &[AttemptResult]) -> Vec<String> {
-    let show = |result: &AttemptResult| match &result.outcome {
+pub(crate) fn shown(results: &[Option<AttemptResult>]) -> Vec<String> {
+    let outcome = |result: &AttemptResult| match &result.outcome {
         Outcome::Acked => {
             let answer = result.answer.as_ref().map(|answer| answer.body().to_vec());
             format!("acked: {}", String::from_utf8(answer.unwrap_or_default()).unwrap())
@@ -91,6 +91,9 @@ pub(crate) fn shown(results: &[AttemptResult]) -> Vec<String> {
         Outcome::Failed { reason, .. } => format!("failed: {}", reason.as_str()),
         Outcome::Refused { reason } => format!("refused: {}", reason.as_str()),
         Outcome::Expired => "expired".to_owned(),
+    };
+    let show = |result: &Option<AttemptResult>| {
+        result.as_ref().map_or_else(|| "not sent".to_owned(), outcome)
     };
     results.iter().map(show).collect()
 }

@@ -1,10 +1,12 @@
 //! SQL databases: statements of the configuration as sinks.
 //!
 //! `statement` reads the text of a statement and its named parameters, `params` binds them to
-//! values of a delivery, `postgres` and `mysql` run batches in one transaction, `verdict` decides
-//! what an error means for a delivery. `schema` has the tables that Punctual uses.
+//! values of a delivery, `postgres` and `mysql` run batches in one transaction, `commit_guard`
+//! keeps them from being committed after the lease, `verdict` decides what an error means for a
+//! delivery. `schema` has the tables that Punctual uses.
 
 mod batch;
+mod commit_guard;
 mod mysql;
 mod params;
 mod postgres;
@@ -13,9 +15,10 @@ pub(crate) mod statement;
 mod verdict;
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 
-use punctual_core::{AttemptResult, SinkAddress, StatementName, Target};
+use punctual_core::{AttemptResult, Clock, SinkAddress, StatementName, Target};
 use punctual_engine::Delivery;
 use punctual_sql::{SqlKind, SqlOptions};
 
@@ -24,7 +27,7 @@ use batch::StatementCall;
 use statement::Statement;
 
 /// A database whose statements tasks may run.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(crate) struct SqlSink {
     pub(crate) options: SqlOptions,
     pub(crate) statements: Arc<BTreeMap<StatementName, Statement>>,
@@ -32,6 +35,14 @@ pub(crate) struct SqlSink {
     pub(crate) fires_table: String,
     /// Bytes of each answer that are kept.
     pub(crate) answer_bytes: usize,
+    /// The clock of leases.
+    pub(crate) clock: Arc<dyn Clock>,
+}
+
+impl fmt::Debug for SqlSink {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("SqlSink").field("options", &self.options).finish_non_exhaustive()
+    }
 }
 
 impl Sink for SqlSink {

@@ -52,7 +52,7 @@ impl<'a> BatchWindow<'a> {
         let reason = lost.as_ref().map_or("no confirmation in time", |lost| lost.0.as_str());
         let missing = |at| self.unknown(at, reason);
         let results = self.results.iter().enumerate();
-        let results = results.map(|(at, known)| known.clone().unwrap_or_else(|| missing(at)));
+        let results = results.map(|(at, known)| known.clone().or_else(|| Some(missing(at))));
         SendResult { results: results.collect(), lost }
     }
 }

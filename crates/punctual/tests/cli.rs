@@ -799,6 +799,31 @@ fn bench_does_the_same_work_with_redis_beside() {
     assert_eq!(left, 0, "the data of both servers is removed");
 }
 
+/// A small run, to see that the workloads of databases work.
+#[test]
+fn bench_measures_brokers_outboxes_and_statements_on_databases_that_it_starts() {
+    for store in ["postgres", "mysql"] {
+        let dir = tempfile::tempdir().unwrap();
+        // The servers run as other users.
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(dir.path(), mode).unwrap();
+        let mut command = Command::new(field::punctual_binary());
+        command.args(["bench", "--quick", "--only", "life,outbox,sql-target", "--store", store]);
+        let output = command.args(["--json", "--dir"]).arg(dir.path()).output().unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{errors}");
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let rows = report["rows"].as_array().unwrap();
+        let figure = |row: &Value, name: &str| row["figures"][name].as_f64().unwrap_or_default();
+        let rates = rows.iter().filter(|row| figure(row, "per_second") > 0.0).count();
+        assert_eq!((rows.len(), rates), (5, 4), "{report:#}");
+        assert!(figure(&rows[0], "store_cpu_us") > 0.0, "{report:#}");
+        assert_eq!(figure(&rows[2], "count"), 200.0, "{report:#}");
+        let left = std::fs::read_dir(dir.path()).unwrap().count();
+        assert_eq!(left, 0, "the data of the servers is removed");
+    }
+}
+
 #[test]
 fn bench_beside_redis_says_what_is_missing() {
     let dir = tempfile::tempdir().unwrap();

@@ -53,6 +53,12 @@ impl SqlError {
         matches!(self, Self::Unreachable { .. } | Self::Silent(_))
     }
 
+    /// Returns whether the server refused a statement with a message that has this text.
+    #[must_use]
+    pub fn is_of(&self, text: &str) -> bool {
+        matches!(self, Self::Statement { message, .. } if message.contains(text))
+    }
+
     /// Returns the code of a refused statement.
     #[must_use]
     pub fn code(&self) -> Option<&str> {

@@ -19,7 +19,7 @@ use crate::client::BrokerClient;
 use crate::mariadb::MariadbServer;
 use crate::network::TestNetwork;
 use crate::ports::free_port;
-use crate::postgres::PostgresServer;
+use crate::postgres::{PostgresPair, PostgresServer};
 use crate::redis::{RedisCluster, RedisPair, RedisServer};
 use crate::wait::eventually;
 
@@ -56,6 +56,14 @@ impl SharedServer for PostgresServer {
 
     fn urls(&self) -> String {
         self.url("postgres")
+    }
+}
+
+impl SharedServer for PostgresPair {
+    const FLAG: &str = "--postgres";
+
+    fn urls(&self) -> String {
+        self.urls()
     }
 }
 
@@ -167,24 +175,19 @@ impl Drop for ClusterBroker {
 impl TestCluster {
     /// Starts brokers on loopback, and waits until all partitions have an owner.
     pub fn on_loopback(brokers: u8, flags: &[&str]) -> Self {
-        Self::on_pair(brokers, flags, None)
-    }
-
-    /// Starts each broker on a machine of its own.
-    pub fn on_machines(brokers: u8, flags: &[&str]) -> Self {
-        let flags = [&["--insecure", "--allow-private-targets"], flags].concat();
-        Self::on_pair(brokers, &flags, Some(TestNetwork::make(brokers)))
-    }
-
-    fn on_pair(brokers: u8, flags: &[&str], network: Option<TestNetwork>) -> Self {
         let loopback = IpAddr::V4(Ipv4Addr::LOCALHOST);
-        let middle = network.as_ref().map_or(loopback, TestNetwork::middle);
-        let redis = RedisPair::start(middle, [free_port(), free_port()]);
-        Self::over(redis, brokers, flags, network)
+        let redis = RedisPair::start(loopback, [free_port(), free_port()]);
+        Self::over(redis, brokers, flags, None)
     }
 }
 
 impl<R: SharedServer> TestCluster<R> {
+    /// Starts each broker on a machine of its own. The servers are in the middle of the network.
+    pub fn over_machines(redis: R, brokers: u8, flags: &[&str], network: TestNetwork) -> Self {
+        let flags = [&["--insecure", "--allow-private-targets"], flags].concat();
+        Self::over(redis, brokers, &flags, Some(network))
+    }
+
     /// Starts brokers on servers that run already.
     pub fn over(redis: R, count: u8, flags: &[&str], network: Option<TestNetwork>) -> Self {
         let dir = tempfile::Builder::new().prefix("punctual-cluster-").tempdir().unwrap();

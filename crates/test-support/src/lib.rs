@@ -35,7 +35,7 @@ pub mod receiver;
 pub mod redis;
 pub mod scripted_receiver;
 mod server_process;
-mod servers;
+pub mod servers;
 mod shared_server;
 pub mod smtp;
 pub mod strace;

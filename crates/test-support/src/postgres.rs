@@ -1,8 +1,13 @@
 //! Real PostgreSQL servers on free ports, as an unprivileged user.
 //!
 //! [`PostgresServer`] is one server that a test starts, kills, suspends and starts again, with a
-//! replica if need be. Tests that need any running server share one and have a database each
-//! ([`shared_database`]). The folder of a new server is copied from one that `initdb` made once.
+//! replica if need be; [`PostgresPair`] is a server and its synchronous replica. Tests that need
+//! any running server share one and have a database each ([`shared_database`]). The folder of a
+//! new server is copied from one that `initdb` made once.
+
+mod pair;
+
+pub use pair::PostgresPair;
 
 use std::fs::{self, OpenOptions};
 use std::net::{IpAddr, Ipv4Addr};
@@ -90,14 +95,20 @@ impl PostgresServer {
     /// Starts a replica that follows this server under the name `name`.
     pub fn start_replica(&self, name: &str, settings: &[&str]) -> Self {
         let mut replica = Self::prepare(self.address, free_port(), settings);
-        let (host, port) = (self.address.to_string(), self.port.to_string());
-        let data = replica.data().display().to_string();
+        replica.follow(self, name);
+        replica
+    }
+
+    /// Starts the server, which does not run, as a replica of another with a new copy of its data.
+    pub fn follow(&mut self, primary: &Self, name: &str) {
+        let _ = fs::remove_dir_all(self.data());
+        let (host, port) = (primary.address.to_string(), primary.port.to_string());
+        let data = self.data().display().to_string();
         let source = format!("host={host} port={port} user={ROLE} application_name={name}");
         let program = program("pg_basebackup");
         let words = [&*program, "-R", "-c", "fast", "-X", "stream", "-D", &data, "-d", &source];
         run_as(SYSTEM_USER, &words);
-        replica.start_again();
-        replica
+        self.start_again();
     }
 
     fn prepare(address: IpAddr, port: u16, settings: &[&str]) -> Self {
@@ -135,6 +146,16 @@ impl PostgresServer {
     /// Runs statements by psql. Returns what it prints, without headings.
     pub fn sql(&self, database: &str, statements: &str) -> String {
         psql(self.address, self.port, database, statements)
+    }
+
+    /// Runs a script of any length by psql, one statement after the other.
+    pub fn script(&self, database: &str, script: &str) {
+        let file = tempfile::NamedTempFile::new().expect("a temporary file");
+        fs::write(&file, script).expect("write the file");
+        let (host, port) = (self.address.to_string(), self.port.to_string());
+        let words = ["-Xq", "-v", "ON_ERROR_STOP=1", "-h", &host, "-p", &port, "-U", ROLE];
+        let file = file.path().display().to_string();
+        run(&program("psql"), &[&words[..], &["-d", database, "-f", &file]].concat());
     }
 
     /// Makes the role that needs a password.

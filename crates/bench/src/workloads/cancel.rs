@@ -63,7 +63,7 @@ async fn cancel(
     };
     let names = Arc::new(names);
     let client = Client::connect(format!("http://{}", bench.broker.address))?;
-    let turn = TurnTimer::start(bench.broker.pid());
+    let turn = TurnTimer::of_broker(bench);
     let share = usize::try_from(count.div_ceil(shape.senders()))?;
     let sender = |sender: u64| {
         let (address, client) = (bench.broker.address.clone(), client.clone());
@@ -82,7 +82,7 @@ async fn cancel(
     };
     let cancelled = senders::run(shape.senders(), sender).await?;
     ensure!(cancelled == count, "{cancelled} of {count} tasks were cancelled");
-    Ok(turn.finish(count))
+    Ok(turn.finish_of_broker(count, bench))
 }
 
 async fn cancel_redis(

@@ -56,7 +56,7 @@ async fn drain(bench: &BenchContext, count: u64) -> anyhow::Result<(TurnResult, 
     let due = millis() - 1000;
     fill(bench, count, move |_| due).await?;
     let received = Arc::new(AtomicU64::new(0));
-    let turn = TurnTimer::start(bench.broker.pid());
+    let turn = TurnTimer::of_broker(bench);
     let workers: Vec<_> = (0..WORKERS)
         .map(|_| worker::start(bench.broker.address.clone(), count, Arc::clone(&received)))
         .collect();
@@ -72,7 +72,7 @@ async fn drain(bench: &BenchContext, count: u64) -> anyhow::Result<(TurnResult, 
     // An ack counts when the broker has settled the task, not when it was sent.
     wait_until_done(bench, done_before + count).await?;
     let wrong = WrongDeliveries { lost: tally.lost(), doubled: tally.doubled() };
-    Ok((turn.finish(count), wrong))
+    Ok((turn.finish_of_broker(count, bench), wrong))
 }
 
 async fn drain_redis(redis: &BenchRedis, count: u64) -> anyhow::Result<TurnResult> {
@@ -95,7 +95,7 @@ pub(crate) async fn wait_until_done(bench: &BenchContext, count: u64) -> anyhow:
 }
 
 /// How many tasks the broker has settled as done.
-async fn done(bench: &BenchContext) -> anyhow::Result<u64> {
+pub(crate) async fn done(bench: &BenchContext) -> anyhow::Result<u64> {
     let mut connection = HttpConnection::connect(&bench.broker.address).await?;
     let path = format!("/v1/{NAMESPACE}/stats");
     let (status, body) = connection.request("GET", &path, "application/json", b"").await?;

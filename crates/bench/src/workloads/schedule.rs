@@ -72,7 +72,7 @@ async fn measure(
     shape: SendShape,
 ) -> anyhow::Result<TurnResult> {
     let client = Client::connect(format!("http://{}", bench.broker.address))?;
-    let turn = TurnTimer::start(bench.broker.pid());
+    let turn = TurnTimer::of_broker(bench);
     let time = SendTime::start(bench.length);
     let sender = |_| {
         let (address, client) = (bench.broker.address.clone(), client.clone());
@@ -90,7 +90,8 @@ async fn measure(
             }
         }
     };
-    Ok(turn.finish(senders::run(shape.senders(), sender).await?))
+    let done = senders::run(shape.senders(), sender).await?;
+    Ok(turn.finish_of_broker(done, bench))
 }
 
 async fn measure_redis(

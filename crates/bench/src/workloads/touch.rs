@@ -99,14 +99,15 @@ async fn measure(
     let results = bench
         .rounds(
             async |bench| {
-                let turn = TurnTimer::start(bench.broker.pid());
+                let turn = TurnTimer::of_broker(bench);
                 let time = SendTime::start(bench.length);
                 let sender = |sender| {
                     let address = bench.broker.address.clone();
                     let keys = TouchedKeys::new(keys, shape, sender);
                     touch(address, touched, mode, keys, time)
                 };
-                Ok(turn.finish(senders::run(shape.senders(), sender).await?))
+                let done = senders::run(shape.senders(), sender).await?;
+                Ok(turn.finish_of_broker(done, bench))
             },
             async |redis| touch_redis(redis, keys, shape, SendTime::start(bench.length)).await,
         )

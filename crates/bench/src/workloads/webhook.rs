@@ -43,9 +43,9 @@ pub(crate) async fn run(bench: &mut BenchContext) -> anyhow::Result<()> {
     }
     ensure!(millis() < begin, "creating the tasks took too long");
     crate::clock::pause(begin.saturating_sub(millis())).await;
-    let turn = TurnTimer::start(bench.broker.pid());
+    let turn = TurnTimer::of_broker(bench);
     wait_until_done(bench, count).await?;
-    let TurnResult { per_second, cpu_us: cpu } = turn.finish(count);
+    let TurnResult { per_second, cpu_us: cpu, .. } = turn.finish_of_broker(count, bench);
     drop(receiver);
     let extra = received.load(Ordering::Relaxed).saturating_sub(count);
     let cpu_words = cpu.map_or(String::new(), |cpu| format!("{cpu:.1} µs of broker CPU each; "));

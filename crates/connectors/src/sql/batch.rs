@@ -2,7 +2,8 @@
 //!
 //! A call that the database refuses takes the transaction with it. It is taken out and the others
 //! run again, since nothing of them was committed; it runs alone afterwards, so that its result
-//! does not depend on the others. After [`RERUNS_MAX`] such calls all others run alone too.
+//! does not depend on the others. After [`RERUNS_MAX`] such calls all others run alone too. Once a
+//! lease is over, nothing runs any more.
 
 use punctual_core::{AttemptResult, Guarantee};
 use punctual_sql::{SqlError, SqlKind};
@@ -44,6 +45,22 @@ pub(super) enum BatchError {
     Lost(SqlError),
     /// The session was lost while it committed: the outcome is unknown.
     Unknown(SqlError),
+    /// A lease ended before the commit, and nothing was committed.
+    LeaseOver,
+}
+
+impl BatchError {
+    /// Whether the session can be used again after its transaction is rolled back.
+    pub(super) const fn leaves_a_transaction(&self) -> bool {
+        matches!(self, Self::Call(..) | Self::Whole(_) | Self::LeaseOver)
+    }
+}
+
+/// Why no more calls run.
+#[derive(Debug)]
+enum RunsEnd {
+    Lost(SessionLost),
+    LeaseOver,
 }
 
 /// Runs calls in one transaction.
@@ -64,8 +81,8 @@ pub(super) async fn run_all(
     answer_bytes: usize,
 ) -> SendResult {
     let mut alone = Vec::new();
-    let mut lost = None;
-    while !calls.is_empty() && lost.is_none() {
+    let mut ended = None;
+    while !calls.is_empty() && ended.is_none() {
         if calls.len() > 1 && alone.len() > RERUNS_MAX {
             alone.append(&mut calls);
             break;
@@ -80,12 +97,12 @@ pub(super) async fn run_all(
                 alone.push(calls.remove(at));
             }
             Err(BatchError::Whole(_)) if calls.len() > 1 => alone.append(&mut calls),
-            Err(error) => lost = end(kind, &mut calls, &mut results, error),
+            Err(error) => ended = end(kind, &mut calls, &mut results, error),
         }
     }
     alone.sort_by_key(|call| call.at);
     let mut alone = alone.into_iter();
-    while lost.is_none() {
+    while ended.is_none() {
         let Some(call) = alone.next() else { break };
         let mut calls = vec![call];
         match transaction.run(&calls).await {
@@ -93,36 +110,44 @@ pub(super) async fn run_all(
                 let text = done.first().map_or_else(String::new, |done| text_of(*done));
                 results[calls[0].at] = Some(confirmed(&text, answer_bytes));
             }
-            Err(error) => lost = end(kind, &mut calls, &mut results, error),
+            Err(error) => ended = end(kind, &mut calls, &mut results, error),
         }
     }
+    let Some(RunsEnd::Lost(lost)) = ended else {
+        // A delivery without a result was not sent, because its lease is over.
+        return SendResult { results, lost: None };
+    };
     let missing = || failed("the connection was lost before the statement was run");
-    let results = results.into_iter().map(|result| result.unwrap_or_else(missing)).collect();
-    SendResult { results, lost }
+    let results = results.into_iter().map(|result| result.or_else(|| Some(missing())));
+    SendResult { results: results.collect(), lost: Some(lost) }
 }
 
-/// Sets the results of calls that the same error ended. Returns why the session is lost, if it is.
+/// Sets the results of calls that the same error ended. Returns why no more calls run, if so.
 fn end(
     kind: SqlKind,
     calls: &mut Vec<StatementCall>,
     results: &mut [Option<AttemptResult>],
     error: BatchError,
-) -> Option<SessionLost> {
+) -> Option<RunsEnd> {
     for call in calls.drain(..) {
-        results[call.at] = Some(match &error {
-            BatchError::Call(_, error) | BatchError::Whole(error) => verdict::of_error(kind, error),
-            BatchError::Lost(error) => failed(&error.to_string()),
+        results[call.at] = match &error {
+            BatchError::Call(_, error) | BatchError::Whole(error) => {
+                Some(verdict::of_error(kind, error))
+            }
+            BatchError::Lost(error) => Some(failed(&error.to_string())),
             BatchError::Unknown(error) => {
                 let reason = format!("it is not known whether the commit succeeded: {error}");
-                unknown(call.guarantee, &reason)
+                Some(unknown(call.guarantee, &reason))
             }
-        });
+            BatchError::LeaseOver => None,
+        };
     }
     match error {
         BatchError::Call(..) | BatchError::Whole(_) => None,
         BatchError::Lost(error) | BatchError::Unknown(error) => {
-            Some(SessionLost(error.to_string()))
+            Some(RunsEnd::Lost(SessionLost(error.to_string())))
         }
+        BatchError::LeaseOver => Some(RunsEnd::LeaseOver),
     }
 }
 
@@ -144,8 +169,15 @@ mod tests {
     struct Scripted {
         bad: Vec<&'static str>,
         runs: Vec<usize>,
-        /// The run that loses the session while it commits.
-        dies_at: Option<usize>,
+        /// The run that does not commit, and why.
+        ends: Option<(usize, LastRun)>,
+    }
+
+    #[derive(Clone, Copy)]
+    enum LastRun {
+        /// The session is lost while it commits.
+        Unknown,
+        LeaseOver,
     }
 
     impl Transaction for Scripted {
@@ -155,8 +187,12 @@ mod tests {
         ) -> DynFuture<'a, Result<Vec<CallDone>, BatchError>> {
             Box::pin(async move {
                 self.runs.push(calls.len());
-                if self.dies_at == Some(self.runs.len()) {
-                    return Err(BatchError::Unknown(SqlError::Unexpected("gone".to_owned())));
+                match self.ends.filter(|(at, _)| *at == self.runs.len()) {
+                    Some((_, LastRun::Unknown)) => {
+                        return Err(BatchError::Unknown(SqlError::Unexpected("gone".to_owned())));
+                    }
+                    Some((_, LastRun::LeaseOver)) => return Err(BatchError::LeaseOver),
+                    None => {}
                 }
                 match calls.iter().position(|call| self.bad.contains(&call.fire_id.as_str())) {
                     Some(at) => {
@@ -172,7 +208,7 @@ mod tests {
     async fn run(
         ids: &[&str],
         bad: &[&'static str],
-        dies_at: Option<usize>,
+        ends: Option<(usize, LastRun)>,
     ) -> (String, Vec<usize>, bool) {
         let calls = ids.iter().enumerate().map(|(at, id)| StatementCall {
             at,
@@ -184,14 +220,15 @@ mod tests {
                 Guarantee::AtLeastOnce
             },
         });
-        let mut scripted = Scripted { bad: bad.to_vec(), runs: vec![], dies_at };
+        let mut scripted = Scripted { bad: bad.to_vec(), runs: vec![], ends };
         let results = ids.iter().map(|_| None).collect();
         let sent = run_all(&mut scripted, SqlKind::Postgres, calls.collect(), results, 100).await;
-        let letter = |result: &AttemptResult| match result.outcome {
-            Outcome::Acked => 'a',
-            Outcome::Failed { .. } => 'f',
-            Outcome::Refused { .. } => 'r',
-            Outcome::Expired => 'x',
+        let letter = |result: &Option<AttemptResult>| match result.as_ref().map(|it| &it.outcome) {
+            Some(Outcome::Acked) => 'a',
+            Some(Outcome::Failed { .. }) => 'f',
+            Some(Outcome::Refused { .. }) => 'r',
+            Some(Outcome::Expired) => 'x',
+            None => '-',
         };
         (sent.results.iter().map(letter).collect(), scripted.runs, sent.lost.is_some())
     }
@@ -199,7 +236,8 @@ mod tests {
     #[tokio::test]
     async fn a_call_that_fails_does_not_keep_the_others_from_being_committed() {
         let many = ["1", "2", "3", "4", "5", "6", "7", "8"];
-        for (ids, bad, dies_at, results, runs, lost) in [
+        let (unknown, over) = (LastRun::Unknown, LastRun::LeaseOver);
+        for (ids, bad, ends, results, runs, lost) in [
             (&many[..3], &[][..], None, "aaa", &[3][..], false),
             (&many[..3], &["2"], None, "ara", &[3, 2, 1], false),
             (&many[..1], &["1"], None, "r", &[1], false),
@@ -211,11 +249,14 @@ mod tests {
                 &[8, 7, 6, 5, 4, 1, 1, 1, 1, 1, 1, 1, 1],
                 false,
             ),
-            (&["1", "m"][..], &[], Some(1), "fx", &[2], true),
-            (&many[..3], &["1"], Some(3), "faa", &[3, 2, 1], true),
+            (&["1", "m"][..], &[], Some((1, unknown)), "fx", &[2], true),
+            (&many[..3], &["1"], Some((3, unknown)), "faa", &[3, 2, 1], true),
+            (&["1", "m"], &[], Some((1, over)), "--", &[2], false),
+            (&many[..3], &["1", "2"], Some((3, over)), "---", &[3, 2, 1], false),
+            (&many[..3], &["1", "2"], Some((4, over)), "--a", &[3, 2, 1, 1], false),
         ] {
             let expected = (results.to_owned(), runs.to_vec(), lost);
-            assert_eq!(run(ids, bad, dies_at).await, expected, "{ids:?} {bad:?}");
+            assert_eq!(run(ids, bad, ends).await, expected, "{ids:?} {bad:?}");
         }
     }
 }

@@ -1,6 +1,7 @@
 //! A session with a MySQL or MariaDB server that runs batches of one statement.
 //!
-//! The protocol answers one statement at a time. Values are sent as numbers or as text, which the
+//! The protocol answers one statement at a time. `COMMIT` is sent together with the check of
+//! `commit_guard`. Values are sent as numbers or as text, which the
 //! server converts to the type of the column. Times are UTC.
 
 use std::time::Duration;
@@ -14,12 +15,19 @@ use punctual_sql::{SqlError, SqlKind};
 use serde_json::Value;
 
 use super::batch::{BatchError, CallDone, StatementCall, Transaction, run_all};
+use super::commit_guard::{CommitGuard, CommitTime, IDLE_MAX, no_clock};
 use super::params::SqlValue;
 use super::{BatchPlan, SqlSink};
 use crate::sink::{DynFuture, SendResult, SessionLost, SinkSession};
 
 /// Without gap locks, batches of different fires do not wait for each other.
 const ISOLATION: &str = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED";
+/// The clock of the server, in seconds.
+const CLOCK: &str = "UNIX_TIMESTAMP(SYSDATE(6))";
+/// The error of a commit that comes too late: the sum of the check is out of range.
+const TOO_LATE: &str = "1690";
+/// The error of a variable that MySQL does not have, only MariaDB.
+const UNKNOWN_VARIABLE: &str = "1193";
 /// The error of a fire id that another session has recorded in the meantime.
 const DUPLICATE: &str = "1062";
 /// How long the server may take to show that it is there.
@@ -37,6 +45,12 @@ impl MysqlSession {
             let set = connection.query_drop(setting).await;
             set.map_err(|error| statement_error(error).to_string())?;
         }
+        let idle = format!("SET SESSION idle_transaction_timeout = {}", IDLE_MAX.as_secs());
+        if let Err(error) = connection.query_drop(idle).await.map_err(statement_error)
+            && error.code() != Some(UNKNOWN_VARIABLE)
+        {
+            return Err(error.to_string());
+        }
         Ok(Self { connection, sink: sink.clone() })
     }
 }
@@ -47,7 +61,8 @@ impl SinkSession for MysqlSession {
             let BatchPlan { statement, calls, results } = self.sink.plan(batch);
             let sql = statement.map_or_else(String::new, |(_, sql)| sql);
             let answer_bytes = self.sink.answer_bytes;
-            let mut transaction = MysqlTransaction { session: self, sql };
+            let guard = CommitGuard::new(batch, self.sink.clock.clone());
+            let mut transaction = MysqlTransaction { session: self, sql, guard };
             run_all(&mut transaction, SqlKind::Mysql, calls, results, answer_bytes).await
         })
     }
@@ -67,6 +82,7 @@ impl SinkSession for MysqlSession {
 struct MysqlTransaction<'a> {
     session: &'a mut MysqlSession,
     sql: String,
+    guard: CommitGuard<'a>,
 }
 
 impl Transaction for MysqlTransaction<'_> {
@@ -76,7 +92,7 @@ impl Transaction for MysqlTransaction<'_> {
     ) -> DynFuture<'a, Result<Vec<CallDone>, BatchError>> {
         Box::pin(async move {
             let result = self.attempt(calls).await;
-            if matches!(result, Err(BatchError::Call(..) | BatchError::Whole(_))) {
+            if result.as_ref().is_err_and(BatchError::leaves_a_transaction) {
                 let rolled_back = self.session.connection.query_drop("ROLLBACK").await;
                 rolled_back.map_err(|error| BatchError::Lost(statement_error(error)))?;
             }
@@ -117,12 +133,31 @@ impl MysqlTransaction<'_> {
                 }
             }
         }
-        match connection.query_drop("COMMIT").await {
+        let commit = self.commit().await?;
+        match self.session.connection.query_drop(commit).await {
             Ok(()) => Ok(done),
             Err(error) => Err(match statement_error(error) {
+                error if error.code() == Some(TOO_LATE) => BatchError::LeaseOver,
                 error if error.code().is_some() => BatchError::Whole(error),
                 error => BatchError::Unknown(error),
             }),
+        }
+    }
+
+    /// Returns the text that commits, as long as the leases last.
+    async fn commit(&mut self) -> Result<String, BatchError> {
+        let clock: Option<String> = match self.guard.is_bounded() {
+            true => {
+                let query = format!("SELECT CAST({CLOCK} AS CHAR)");
+                self.session.connection.query_first(query).await.map_err(whole)?
+            }
+            false => None,
+        };
+        match (self.guard.time(), clock) {
+            (CommitTime::Unbounded, _) => Ok("COMMIT".to_owned()),
+            (CommitTime::Left(left), Some(clock)) => Ok(commit_by(&clock, left)),
+            (CommitTime::Over, _) => Err(BatchError::LeaseOver),
+            (CommitTime::Left(_), None) => Err(BatchError::Whole(no_clock())),
         }
     }
 
@@ -157,6 +192,13 @@ impl MysqlTransaction<'_> {
             }),
         }
     }
+}
+
+/// Commits if the server's clock shows no more than `left` after `clock`. Both statements are one
+/// packet, and an error ends it.
+fn commit_by(clock: &str, left: Duration) -> String {
+    let left = left.as_secs_f64();
+    format!("SELECT 9223372036854775807 + IF({CLOCK} < {clock} + {left}, 0, 1); COMMIT")
 }
 
 /// An error before any call was run.

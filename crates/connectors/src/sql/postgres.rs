@@ -1,8 +1,9 @@
 //! A session with a PostgreSQL server that runs batches of one statement.
 //!
 //! All statements of a batch are sent without waiting in between; `COMMIT` follows when all have
-//! been answered. Values are sent as text, and the server reads them as the types that it has
-//! inferred, so a column can have any type that has a text form.
+//! been answered, together with the check of `commit_guard`. Values are sent as text, and the
+//! server reads them as the types that it has inferred, so a column can have any type that has a
+//! text form.
 
 use std::collections::HashMap;
 use std::error::Error;
@@ -10,16 +11,19 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use bytes::BytesMut;
-use futures_util::future::{join, join_all};
+use futures_util::future::{join, join_all, join3};
 use punctual_core::{Guarantee, StatementName};
 use punctual_engine::Delivery;
 use punctual_sql::postgres::{PostgresClient, connect, statement_error};
 use punctual_sql::tokio_postgres::types::{Format, IsNull, ToSql, Type, to_sql_checked};
-use punctual_sql::tokio_postgres::{Error as DriverError, Statement as Prepared};
+use punctual_sql::tokio_postgres::{
+    Error as DriverError, SimpleQueryMessage, Statement as Prepared,
+};
 use punctual_sql::{SqlError, SqlKind};
 use serde_json::Value;
 
 use super::batch::{BatchError, CallDone, StatementCall, Transaction, run_all};
+use super::commit_guard::{CommitGuard, CommitTime, IDLE_MAX, no_clock};
 use super::params::SqlValue;
 use super::{BatchPlan, SqlSink};
 use crate::sink::{DynFuture, SendResult, SessionLost, SinkSession};
@@ -28,6 +32,10 @@ use crate::sink::{DynFuture, SendResult, SessionLost, SinkSession};
 const STALE_PLANS: [&str; 2] = ["0A000", "26000"];
 /// The error of every statement after the one that broke its transaction.
 const IN_FAILED_TRANSACTION: &str = "25P02";
+/// The clock of the server, in seconds.
+const CLOCK: &str = "extract(epoch FROM clock_timestamp())";
+/// What the error of a commit says that comes too late. No other error has this text.
+const TOO_LATE: &str = "punctual: the lease ended before the commit";
 /// How long the server may take to show that it is there.
 const CHECK_MAX: Duration = Duration::from_secs(5);
 
@@ -64,7 +72,8 @@ impl SinkSession for PostgresSession {
             let (name, sql) = statement.unzip();
             let timeout = batch.first().map_or(CHECK_MAX, |first| first.definition.timeout);
             let answer_bytes = self.sink.answer_bytes;
-            let mut transaction = PostgresTransaction { session: self, name, sql, timeout };
+            let guard = CommitGuard::new(batch, self.sink.clock.clone());
+            let mut transaction = PostgresTransaction { session: self, name, sql, timeout, guard };
             run_all(&mut transaction, SqlKind::Postgres, calls, results, answer_bytes).await
         })
     }
@@ -86,6 +95,7 @@ struct PostgresTransaction<'a> {
     name: Option<StatementName>,
     sql: Option<String>,
     timeout: Duration,
+    guard: CommitGuard<'a>,
 }
 
 impl Transaction for PostgresTransaction<'_> {
@@ -100,6 +110,8 @@ impl Transaction for PostgresTransaction<'_> {
                 if let Some(name) = self.name.as_ref().filter(|_| stale) {
                     self.session.prepared.remove(name);
                 }
+            }
+            if result.as_ref().is_err_and(BatchError::leaves_a_transaction) {
                 self.roll_back().await?;
             }
             result
@@ -115,7 +127,12 @@ impl PostgresTransaction<'_> {
         let prepared = self.session.prepare(name, sql).await.map_err(whole)?;
         let session = &*self.session;
         let client = &*session.connection;
-        let begin = format!("BEGIN; SET LOCAL statement_timeout = {}", self.timeout.as_millis());
+        let begin = format!(
+            "BEGIN; SET LOCAL statement_timeout = {}; \
+             SET LOCAL idle_in_transaction_session_timeout = {}",
+            self.timeout.as_millis(),
+            IDLE_MAX.as_millis()
+        );
         let begin = client.batch_execute(&begin);
         let recorded: Vec<&str> = calls
             .iter()
@@ -135,11 +152,19 @@ impl PostgresTransaction<'_> {
             let prepared = &prepared;
             async move { client.execute(prepared, &params).await }
         };
-        let (skipped, run): (Vec<bool>, Vec<_>) = if recorded.is_empty() {
+        let read_clock = format!("SELECT {CLOCK}");
+        // After the last statement, so that the time that it takes is no part of the lease.
+        let clock = async {
+            match self.guard.is_bounded() {
+                true => client.simple_query(&read_clock).await.map(|rows| first_text(&rows)),
+                false => Ok(None),
+            }
+        };
+        let (skipped, run, clock): (Vec<bool>, Vec<_>, _) = if recorded.is_empty() {
             let all = join_all((0..calls.len()).map(execute));
-            let (begun, results) = join(begin, all).await;
+            let (begun, results, clock) = join3(begin, all, clock).await;
             begun.map_err(|error| BatchError::Lost(session.error(&error)))?;
-            (vec![false; calls.len()], results)
+            (vec![false; calls.len()], results, clock)
         } else {
             begin.await.map_err(|error| BatchError::Lost(session.error(&error)))?;
             let rows = client.query(&record, &[&recorded]).await;
@@ -150,8 +175,8 @@ impl PostgresTransaction<'_> {
             };
             let skipped: Vec<bool> = calls.iter().map(|call| !is_new(call)).collect();
             let run = (0..calls.len()).filter(|at| !skipped[*at]).map(execute);
-            let results = join_all(run).await;
-            (skipped, results)
+            let (results, clock) = join(join_all(run), clock).await;
+            (skipped, results, clock)
         };
         let positions = (0..calls.len()).filter(|at| !skipped[*at]);
         let mut done = vec![CallDone::Before; calls.len()];
@@ -173,9 +198,17 @@ impl PostgresTransaction<'_> {
         if let Some((at, error)) = first {
             return Err(BatchError::Call(at, error));
         }
-        match client.batch_execute("COMMIT").await {
+        let clock = clock.map_err(|error| whole(session.error(&error)))?;
+        let commit = match (self.guard.time(), clock) {
+            (CommitTime::Unbounded, _) => "COMMIT".to_owned(),
+            (CommitTime::Left(left), Some(clock)) => commit_by(&clock, left),
+            (CommitTime::Over, _) => return Err(BatchError::LeaseOver),
+            (CommitTime::Left(_), None) => return Err(BatchError::Whole(no_clock())),
+        };
+        match client.batch_execute(&commit).await {
             Ok(()) => Ok(done),
             Err(error) => Err(match session.error(&error) {
+                error if error.is_of(TOO_LATE) => BatchError::LeaseOver,
                 error if error.code().is_some() => BatchError::Whole(error),
                 error => BatchError::Unknown(error),
             }),
@@ -186,6 +219,24 @@ impl PostgresTransaction<'_> {
         let rolled_back = self.session.connection.batch_execute("ROLLBACK").await;
         rolled_back.map_err(|error| BatchError::Lost(self.session.error(&error)))
     }
+}
+
+/// Commits if the server's clock shows no more than `left` after `clock`. Both statements are one
+/// message, and an error ends it.
+fn commit_by(clock: &str, left: Duration) -> String {
+    // The function keeps the planner from evaluating the text in advance.
+    format!(
+        "SELECT CASE WHEN {CLOCK} < {clock} + {} THEN 0 ELSE concat('{TOO_LATE}')::int END; COMMIT",
+        left.as_secs_f64()
+    )
+}
+
+/// Returns the first column of the first row.
+fn first_text(rows: &[SimpleQueryMessage]) -> Option<String> {
+    rows.iter().find_map(|row| match row {
+        SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
+        _ => None,
+    })
 }
 
 /// An error before any call was run.

@@ -7,7 +7,7 @@ use punctual_connectors::sql::schema::schema;
 use punctual_sql::SqlKind;
 use punctual_test_support::mariadb::MariadbServer;
 use punctual_test_support::postgres::PostgresServer;
-use punctual_test_support::{TestBroker, eventually, punctual_binary};
+use punctual_test_support::{CutLink, TestBroker, eventually, punctual_binary};
 use serde_json::{Value, json};
 use tempfile::{NamedTempFile, TempDir};
 
@@ -71,10 +71,25 @@ impl Database {
         }
     }
 
+    pub(crate) const fn port(&self) -> u16 {
+        match self {
+            Self::Postgres(server) => server.port,
+            Self::Mariadb(server) => server.port,
+        }
+    }
+
     pub(crate) fn sql(&self, statements: &str) -> String {
         match self {
             Self::Postgres(server) => server.sql("shop", statements),
             Self::Mariadb(server) => server.sql("shop", statements),
+        }
+    }
+
+    /// Runs a script that may be longer than the words of a command.
+    pub(crate) fn script(&self, script: &str) {
+        match self {
+            Self::Postgres(server) => server.script("shop", script),
+            Self::Mariadb(server) => drop(server.sql("shop", script)),
         }
     }
 
@@ -119,14 +134,46 @@ impl Database {
         }
     }
 
+    /// A statement that takes that many seconds and has an effect.
+    const fn held(&self) -> &'static str {
+        match self {
+            Self::Postgres(_) => {
+                "insert into effects (fire_id, number) \
+                 select :fire_id, :number from pg_sleep(:seconds)"
+            }
+            Self::Mariadb(_) => {
+                "insert into effects (fire_id, number) \
+                 select :fire_id, :number from (select sleep(:seconds)) as slept"
+            }
+        }
+    }
+
+    /// How many statements that take time run.
+    pub(crate) fn sleeping(&self) -> i64 {
+        self.number(match self {
+            Self::Postgres(_) => {
+                "select count(*) from pg_stat_activity where wait_event = 'PgSleep'"
+            }
+            Self::Mariadb(_) => {
+                "select count(*) from information_schema.processlist where state = 'User sleep'"
+            }
+        })
+    }
+
+    /// The configuration of a broker with a connection `db` over a link to this database.
+    pub(crate) fn config_over(&self, link: &CutLink) -> String {
+        let port = |port: u16| format!(":{port}/");
+        self.config().replace(&port(self.port()), &port(link.port))
+    }
+
     /// The configuration of a broker with a connection `db` to this database.
     pub(crate) fn config(&self) -> String {
-        let (kind, url, sleep) = (self.kind(), self.url(), self.sleep());
+        let (kind, url, sleep, held) = (self.kind(), self.url(), self.sleep(), self.held());
         format!(
             "[connections.db]\nkind = \"{kind}\"\nurl = \"{url}\"\n\
              namespaces = [\"shop\", \"other\", \"quiet\"]\n\
-             allow = [\"note\", \"late\", \"slow\"]\n\
-             [connections.db.statements]\nslow = \"{sleep}\"{STATEMENTS}"
+             allow = [\"note\", \"late\", \"slow\", \"held\"]\n\
+             [connections.db.statements]\nslow = \"{sleep}\"\nheld = \"{held}\"{STATEMENTS}"
         )
     }
 

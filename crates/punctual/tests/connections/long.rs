@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use punctual_test_support::wait::wait_long_for;
 use punctual_test_support::{pause, wait_for};
 use serde_json::{Value, json};
 
@@ -70,7 +71,7 @@ pub(crate) fn outbox_through_kills(kind: Kind, transactions: u64, kills: u64) {
         std::thread::scope(|scope| {
             let (database, written) = (&database, &written);
             scope.spawn(move || {
-                database.sql(&script);
+                database.script(&script);
                 written.store(true, Ordering::Release);
             });
             // The broker dies while rows are written and taken.
@@ -79,7 +80,7 @@ pub(crate) fn outbox_through_kills(kind: Kind, transactions: u64, kills: u64) {
                 broker.kill();
                 broker.start_again();
             }
-            wait_for("the rows of a round", || written.load(Ordering::Acquire));
+            wait_long_for("the rows of a round", || written.load(Ordering::Acquire));
         });
         // The database dies while rows are taken.
         if round % 2 == 1 {

@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a failed expectation ends the test")]
 
 mod database;
+mod documented;
 mod lease;
 mod long;
 mod outbox;

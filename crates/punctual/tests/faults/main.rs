@@ -1,4 +1,4 @@
-//! Faults of the real binary and of what it depends on: disks, clocks, workers, Redis, links.
+//! Faults of the real binary and of what it depends on: disks, clocks, workers, stores, links.
 //!
 //! `docs/lab/faults.md` has the results. Longer runs: `tools/crash`, `tools/clock` and
 //! `tools/cluster`.
@@ -11,7 +11,6 @@ mod callbacks;
 mod clock;
 mod cluster;
 mod damage;
-mod databases;
 mod disk;
 mod first_start;
 mod kill;

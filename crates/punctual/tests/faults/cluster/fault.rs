@@ -1,4 +1,4 @@
-//! The faults of a round, injected into brokers, Redis and the links between them.
+//! The faults of a round, injected into brokers, their store and the links between them.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -8,17 +8,18 @@ use punctual_test_support::network::LinkCut;
 use punctual_test_support::{FakeClock, RandomNumbers, TestCluster, eventually, now_millis, pause};
 
 use crate::cluster::rounds::{BROKERS, FaultKind, FaultReport, TAKE_OVER_MAX_MS};
+use crate::cluster::store::FaultyStore;
 
 /// Longer than the lease, so that other brokers take over.
 const BEYOND_LEASE: Duration = Duration::from_millis(3_200);
 
 /// Injects faults.
-pub(crate) struct FaultInjector<'a> {
-    pub(crate) cluster: &'a mut TestCluster,
+pub(crate) struct FaultInjector<'a, S: FaultyStore> {
+    pub(crate) cluster: &'a mut TestCluster<S>,
     pub(crate) random: &'a mut RandomNumbers,
 }
 
-impl FaultInjector<'_> {
+impl<S: FaultyStore> FaultInjector<'_, S> {
     pub(crate) fn inject(mut self, kind: FaultKind) -> FaultReport {
         let (leader, follower) = self.cluster.leader_and_follower();
         let any = self.random.index(BROKERS.into());
@@ -40,18 +41,18 @@ impl FaultInjector<'_> {
             FaultKind::Suspend => self.suspend(any),
             FaultKind::Terminate => self.terminate(any),
             FaultKind::RollingRestart => self.restart_all(),
-            FaultKind::RedisKilled => {
+            FaultKind::StoreKilled => {
                 let away = Duration::from_millis(200 + self.random.below(2_500));
                 self.cluster.redis.crash(away);
                 FaultReport::default()
             }
-            FaultKind::RedisSuspended => {
+            FaultKind::StoreSuspended => {
                 let time = Duration::from_millis(1_000 + self.random.below(2_500));
                 self.cluster.redis.suspend_for(time);
                 FaultReport::default()
             }
-            FaultKind::RedisFull => self.fill_redis(),
-            FaultKind::RedisFailover => {
+            FaultKind::StoreFull => self.fill_store(),
+            FaultKind::StoreFailover => {
                 let cut = Duration::from_millis(500 + self.random.below(1_000));
                 self.cluster.redis.fail_over(cut, || {});
                 FaultReport::default()
@@ -63,9 +64,9 @@ impl FaultInjector<'_> {
                 self.cluster.start_again(any);
                 FaultReport::default()
             }
-            FaultKind::CutFromRedis => self.cut_from_redis(any, LinkCut::Both),
-            FaultKind::CutOutgoing => self.cut_from_redis(any, LinkCut::Outgoing),
-            FaultKind::CutIncoming => self.cut_from_redis(any, LinkCut::Incoming),
+            FaultKind::CutFromStore => self.cut_from_store(any, LinkCut::Both),
+            FaultKind::CutOutgoing => self.cut_from_store(any, LinkCut::Outgoing),
+            FaultKind::CutIncoming => self.cut_from_store(any, LinkCut::Incoming),
             FaultKind::CutFromBrokers => self.cut_from_brokers(any),
             FaultKind::ClockJump => self.jump_clock(any),
         }
@@ -120,7 +121,7 @@ impl FaultInjector<'_> {
         report
     }
 
-    fn cut_from_redis(&mut self, index: usize, cut: LinkCut) -> FaultReport {
+    fn cut_from_store(&mut self, index: usize, cut: LinkCut) -> FaultReport {
         let machine = u8::try_from(index).unwrap();
         let network = self.cluster.network.as_ref().unwrap();
         network.cut_from_ports(machine, &self.cluster.redis.ports(), cut);
@@ -140,13 +141,11 @@ impl FaultInjector<'_> {
         self.check_nothing_moved(&before)
     }
 
-    /// Takes all memory of Redis. New tasks are refused; leases are still renewed, so no partition
-    /// moves.
-    fn fill_redis(&mut self) -> FaultReport {
+    /// Takes all memory of the store. New tasks are refused; leases are still renewed, so no
+    /// partition moves.
+    fn fill_store(&mut self) -> FaultReport {
         let before = self.cluster.epochs();
-        self.cluster.redis.fill_memory();
-        pause(BEYOND_LEASE);
-        self.cluster.redis.free_memory();
+        self.cluster.redis.fill_for(BEYOND_LEASE);
         self.check_nothing_moved(&before)
     }
 

@@ -3,11 +3,13 @@
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 
+use punctual_test_support::network::TestNetwork;
 use punctual_test_support::{RandomNumbers, TestCluster};
 
 use crate::cluster::fault::FaultInjector;
 use crate::cluster::faulted_load::FaultedLoad;
 use crate::cluster::load::{LoadReceivers, LoadTask};
+use crate::cluster::store::FaultyStore;
 
 pub(crate) const BROKERS: u8 = 3;
 const PARTITIONS: u16 = 12;
@@ -31,13 +33,13 @@ pub(crate) enum FaultKind {
     KillAll,
     Suspend,
     Terminate,
-    RedisKilled,
-    RedisSuspended,
-    RedisFull,
-    RedisFailover,
+    StoreKilled,
+    StoreSuspended,
+    StoreFull,
+    StoreFailover,
     /// The memory of one broker is lost with the primary.
     FailoverAndKill,
-    CutFromRedis,
+    CutFromStore,
     CutOutgoing,
     CutIncoming,
     CutFromBrokers,
@@ -45,29 +47,32 @@ pub(crate) enum FaultKind {
     RollingRestart,
 }
 
-pub(crate) const KINDS: [FaultKind; 17] = [
-    FaultKind::KillLeader,
-    FaultKind::Suspend,
-    FaultKind::Terminate,
-    FaultKind::RedisKilled,
-    FaultKind::CutFromRedis,
-    FaultKind::CutFromBrokers,
-    FaultKind::RedisFailover,
-    FaultKind::KillAndBack,
-    FaultKind::RedisFull,
-    FaultKind::KillFollower,
-    FaultKind::CutIncoming,
-    FaultKind::RedisSuspended,
-    FaultKind::KillAll,
-    FaultKind::CutOutgoing,
-    FaultKind::FailoverAndKill,
-    FaultKind::ClockJump,
-    FaultKind::RollingRestart,
-];
+impl FaultKind {
+    /// All kinds, in the order of rounds.
+    pub(crate) const ALL: [Self; 17] = [
+        Self::KillLeader,
+        Self::Suspend,
+        Self::Terminate,
+        Self::StoreKilled,
+        Self::CutFromStore,
+        Self::CutFromBrokers,
+        Self::StoreFailover,
+        Self::KillAndBack,
+        Self::StoreFull,
+        Self::KillFollower,
+        Self::CutIncoming,
+        Self::StoreSuspended,
+        Self::KillAll,
+        Self::CutOutgoing,
+        Self::FailoverAndKill,
+        Self::ClockJump,
+        Self::RollingRestart,
+    ];
+}
 
 /// A cluster and all rounds on it.
-pub(crate) struct FaultRun {
-    cluster: TestCluster,
+pub(crate) struct FaultRun<S: FaultyStore> {
+    cluster: TestCluster<S>,
     receivers: LoadReceivers,
     seed: u64,
     random: RandomNumbers,
@@ -101,15 +106,18 @@ pub(crate) struct FaultReport {
     pub(crate) violations: Vec<String>,
 }
 
-impl FaultRun {
+impl<S: FaultyStore> FaultRun<S> {
     pub(crate) fn start(seed: u64) -> Self {
         let partitions = PARTITIONS.to_string();
         // With a lower durability a failover loses acknowledged tasks, and the checks must fail.
         let durability = std::env::var("PUNCTUAL_CLUSTER_DURABILITY");
-        let durability = durability.as_deref().unwrap_or("replica");
+        let durability = durability.as_deref().unwrap_or(S::DURABILITY);
         let flags = ["--partitions", &partitions, "--durability", durability];
-        let cluster = TestCluster::on_machines(BROKERS, &flags);
-        let middle = cluster.network.as_ref().unwrap().middle();
+        let network = TestNetwork::make(BROKERS);
+        let middle = network.middle();
+        let cluster = TestCluster::over_machines(S::start(middle), BROKERS, &flags, network);
+        let (_, answer) = cluster.client(0).request("GET", "/v1/whoami", "").expect("an answer");
+        assert_eq!(answer["store"], S::NAME);
         let receivers = LoadReceivers::start(&cluster, middle, PARTITIONS);
         let (random, totals) = (RandomNumbers::new(seed), RunTotals::default());
         let (violations, metrics) = (Vec::new(), HashMap::new());
@@ -132,7 +140,7 @@ impl FaultRun {
         let rewound = self.growth("punctual_store_rewound_total");
         self.totals.stale += stale;
         self.totals.rewound += rewound;
-        if kind == FaultKind::RedisFull && refused == 0 {
+        if kind == FaultKind::StoreFull && refused == 0 {
             report.violations.push("no task was refused without memory".to_owned());
         }
         println!(
