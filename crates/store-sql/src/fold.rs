@@ -174,8 +174,8 @@ impl<D: SqlDatabase> SqlStore<D> {
 
     /// Computes what the next fold writes, and whether there are differences behind it.
     async fn folded_rows(&self, p: i16) -> Result<(FoldedRows, RestOfDifferences), StoreError> {
-        // No total has these hours.
-        let page = self.count_rows(p, i64::MIN, (b"", &(0..=GROUPS))).await?;
+        // No total has an empty namespace: only differences are read.
+        let page = self.count_rows(p, i64::MIN, (b"", &(GROUPS..=GROUPS))).await?;
         let mut read = ReadRows::default();
         let mut hours = HashSet::new();
         let mut rest = match page.differences.len() {

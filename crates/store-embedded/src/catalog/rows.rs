@@ -4,9 +4,7 @@
 
 use punctual_core::{BrokerId, Epoch, FireId, Lease, PartitionId, Seat, TaskId, Timestamp};
 use punctual_journal::CommitNo;
-use punctual_store::codec::{
-    CodecError, Reader, put_bytes, put_fire_id, put_signed, put_timestamp, put_varint,
-};
+use punctual_store::codec::{CodecError, Reader, put_bytes, put_signed, put_timestamp, put_varint};
 use punctual_store::{BatchNo, Counts};
 
 use crate::run::{Generation, RunNo};
