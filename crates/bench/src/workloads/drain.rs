@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, bail, ensure};
 use serde_json::Value;
 
 use super::schedule::{fill, fill_redis};
@@ -16,6 +16,9 @@ use crate::redis::work::{self, RedisTask};
 use crate::rounds::{RateRow, SendShape, TurnResult, TurnTimer};
 use crate::{senders, worker};
 
+/// How often the stats are read from a broker that answers 503, and how long between.
+const STATS_TRIES_MAX: u64 = 100;
+const STATS_EVERY_MS: u64 = 100;
 /// Workers, each with a stream of its own.
 const WORKERS: u64 = 2;
 
@@ -96,10 +99,23 @@ pub(crate) async fn wait_until_done(bench: &BenchContext, count: u64) -> anyhow:
 
 /// How many tasks the broker has settled as done.
 pub(crate) async fn done(bench: &BenchContext) -> anyhow::Result<u64> {
+    stat(bench, "done").await
+}
+
+/// Returns a number of the stats of the namespace. A broker that cannot reach its store in time, on
+/// a machine that is too busy, answers 503 for a while.
+pub(crate) async fn stat(bench: &BenchContext, name: &str) -> anyhow::Result<u64> {
     let mut connection = HttpConnection::connect(&bench.broker.address).await?;
     let path = format!("/v1/{NAMESPACE}/stats");
-    let (status, body) = connection.request("GET", &path, "application/json", b"").await?;
-    ensure!(status == 200, "stats: {status}");
-    let stats: Value = serde_json::from_slice(body)?;
-    stats["done"].as_u64().context("the stats of a namespace have no number of done tasks")
+    for _ in 0..STATS_TRIES_MAX {
+        let (status, body) = connection.request("GET", &path, "application/json", b"").await?;
+        if status == 503 {
+            pause(STATS_EVERY_MS).await;
+            continue;
+        }
+        ensure!(status == 200, "stats: {status}");
+        let stats: Value = serde_json::from_slice(body)?;
+        return stats[name].as_u64().with_context(|| format!("the stats have no number {name}"));
+    }
+    bail!("the broker does not own all partitions: its stats are not available")
 }

@@ -5,12 +5,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use serde_json::{Value, json};
+use serde_json::json;
 
+use super::drain::stat;
 use super::schedule::random_due;
 use crate::clock::{BenchTimer, micros, pause};
 use crate::connected::ConnectedDatabase;
-use crate::connection::{HttpConnection, NAMESPACE};
+use crate::connection::NAMESPACE;
 use crate::context::BenchContext;
 use crate::report::{LagHistogram, grouped, rate};
 use crate::{senders, worker};
@@ -145,9 +146,5 @@ fn row(number: u64, when: &str) -> String {
 
 /// How many tasks the broker has accepted.
 async fn accepted(bench: &BenchContext) -> anyhow::Result<u64> {
-    let mut connection = HttpConnection::connect(&bench.broker.address).await?;
-    let path = format!("/v1/{NAMESPACE}/stats");
-    let (status, body) = connection.request("GET", &path, "application/json", b"").await?;
-    ensure!(status == 200, "stats: {status}");
-    Ok(serde_json::from_slice::<Value>(body)?["accepted"].as_u64().unwrap_or(0))
+    stat(bench, "accepted").await
 }

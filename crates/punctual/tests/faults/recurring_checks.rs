@@ -65,7 +65,8 @@ enum FireFate {
     NotSent,
     /// Skipped as missed, but not late enough for that.
     SkippedTooSoon,
-    Missed,
+    /// Skipped as missed, with the time at which that was decided.
+    Missed(u64),
     Overlapped,
     /// Sent, with any outcome.
     Sent,
@@ -120,12 +121,19 @@ pub(crate) fn check_series(
             (_, None) => findings.violation(format!("{key}: the history does not have {at}")),
             (0, Some(FireFate::Unknown)) if *at_most_once => findings.count("series_unknown"),
             (0, Some(FireFate::NotSent)) if *at_most_once => findings.count("series_not_sent"),
-            (0, Some(FireFate::Missed)) => findings.count("series_missed"),
+            (0, Some(FireFate::Missed(_))) => findings.count("series_missed"),
+            // Its owner had sent it and was gone before the attempt was stored. The next owner came
+            // when it counted as missed. At most once, a claim is stored first.
+            (_, Some(FireFate::Missed(decided)))
+                if !*at_most_once && got.iter().all(|it| it.at_millis <= (*decided).into()) =>
+            {
+                findings.count("series_missed_after_it_was_sent");
+            }
             (0, Some(FireFate::Overlapped)) if *may_overlap => findings.count("series_overlapped"),
             (0, Some(fate)) => {
                 findings.violation(format!("{key}: {at} was never received, and is {fate:?}"));
             }
-            (_, Some(FireFate::Missed | FireFate::Overlapped | FireFate::NotSent)) => {
+            (_, Some(FireFate::Missed(_) | FireFate::Overlapped | FireFate::NotSent)) => {
                 findings.violation(format!("{key}: {at} was skipped or not sent, and received"));
             }
             (1, Some(_)) => findings.count("series_once"),
@@ -194,7 +202,7 @@ fn fates(page: &Value, interval: u64) -> HashMap<u64, FireFate> {
         let late = instant(&fire["ended_at"]).unwrap_or(at).saturating_sub(at);
         let fate = match (fire["end"].as_str(), fire["skipped"]["reason"].as_str()) {
             (_, Some("misfire")) if late < MISSED_AFTER_MS => FireFate::SkippedTooSoon,
-            (_, Some("misfire")) => FireFate::Missed,
+            (_, Some("misfire")) => FireFate::Missed(at + late),
             (_, Some("overlap")) => FireFate::Overlapped,
             (None | Some("done"), _) => FireFate::Sent,
             (Some("dead"), _) if fire["reason"] == "unknown" => FireFate::Unknown,
