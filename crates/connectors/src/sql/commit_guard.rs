@@ -17,8 +17,8 @@ use punctual_engine::Delivery;
 use punctual_sql::SqlError;
 
 /// How long the database waits for a broker that has run its statements and does not commit. Then
-/// it ends the session, so that no other client waits for the locks of a suspended broker. Longer than
-/// a broker needs under load, shorter than the default timeout of a delivery.
+/// it ends the session, so that no other client waits for the locks of a suspended broker. Longer
+/// than a broker needs under load, shorter than the default timeout of a delivery.
 pub(super) const IDLE_MAX: Duration = Duration::from_secs(5);
 
 /// The database did not say what time it is.
