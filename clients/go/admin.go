@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
+	"net/url"
+	"strconv"
 	"time"
 )
 
@@ -221,6 +223,34 @@ type oneOperation struct {
 // operationList is the answer of a call.
 type operationList struct {
 	Operations []Operation `json:"operations"`
+}
+
+// Action is a call of an operator that succeeded. Call is its name in the OpenAPI document.
+type Action struct {
+	At     time.Time `json:"at"`
+	Call   string    `json:"call"`
+	By     string    `json:"by"`
+	Name   string    `json:"name,omitempty"`
+	Detail string    `json:"detail,omitempty"`
+	// Changed is how many tasks or dead letters were changed, of a call about many.
+	Changed *int64 `json:"changed,omitempty"`
+}
+
+// Actions is what operators did, newest first; all since Since, if Complete: if all brokers have answered.
+type Actions struct {
+	Actions  []Action  `json:"actions"`
+	Since    time.Time `json:"since"`
+	Complete bool      `json:"complete"`
+}
+
+// Actions lists what operators did: at most limit actions, 100 if it is 0. Brokers keep the latest
+// in memory, and all in their logs.
+func (c *Client) Actions(ctx context.Context, limit int) (*Actions, error) {
+	query := url.Values{}
+	if limit != 0 {
+		query.Set("limit", strconv.Itoa(limit))
+	}
+	return decode[Actions](ctx, c, get(c.path("actions"), query))
 }
 
 // DryRun is what an operation would change. Matched is a lower bound unless Exact.

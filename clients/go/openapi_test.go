@@ -54,6 +54,7 @@ type schema struct {
 
 // schemaTypes names the type of this package for each schema that is an object.
 var schemaTypes = map[string]any{
+	"Action": Action{}, "Actions": Actions{}, "TargetFires": TargetFires{},
 	"Ack": ackBody{}, "AckEntry": AckEntry{}, "Acked": acked{}, "AckedOne": AckResult{},
 	"Alarm": Alarm{}, "AlarmCondition": AlarmCondition{}, "AlarmNotice": AlarmNotice{},
 	"AlarmReceiver": AlarmReceiver{}, "AlarmRule": AlarmRule{}, "AlarmTest": AlarmTest{},
@@ -318,7 +319,7 @@ func callEverything(ctx context.Context, t *testing.T, c *Client) {
 
 	_, err = c.Stats(ctx)
 	check("Stats", err)
-	_, err = c.Forecast(ctx, ForecastQuery{For: 2 * time.Hour, Step: time.Hour, At: now.Add(time.Hour)})
+	_, err = c.Forecast(ctx, ForecastQuery{For: 2 * time.Hour, Step: time.Hour, At: now.Add(time.Hour), ByTarget: true})
 	check("Forecast", err)
 	_, err = c.Series(ctx, SeriesQuery{For: time.Hour, Step: time.Minute})
 	check("Series", err)
@@ -397,6 +398,8 @@ func callEverything(ctx context.Context, t *testing.T, c *Client) {
 	check("Operation", err)
 	_, err = c.Operations(ctx)
 	check("Operations", err)
+	_, err = c.Actions(ctx, 1)
+	check("Actions", err)
 	_, err = c.StopOperation(ctx, operation.ID)
 	check("StopOperation", err)
 	// Only `punctual dev` has a clock; another broker answers that there is no such path.

@@ -40,6 +40,8 @@ type ForecastQuery struct {
 	For, Step time.Duration
 	// At is when the first step begins; now if it is zero.
 	At time.Time
+	// ByTarget also counts the fires of each target, for which tasks are read.
+	ByTarget bool
 }
 
 // Forecast has the fires that are expected in each step.
@@ -49,6 +51,14 @@ type Forecast struct {
 	Complete      bool           `json:"complete"`
 	CompleteUntil *time.Time     `json:"complete_until,omitempty"`
 	Steps         []ForecastStep `json:"steps"`
+	// Targets are those with most fires, if they were asked for.
+	Targets []TargetFires `json:"targets,omitempty"`
+}
+
+// TargetFires has the expected fires of one target, by step.
+type TargetFires struct {
+	Target string  `json:"target"`
+	Fires  []int64 `json:"fires"`
 }
 
 // ForecastStep is one step of a forecast.
@@ -62,6 +72,9 @@ func (c *Client) Forecast(ctx context.Context, span ForecastQuery) (*Forecast, e
 	query := spanQuery(span.For, span.Step)
 	if !span.At.IsZero() {
 		query.Set("at", instantText(span.At))
+	}
+	if span.ByTarget {
+		query.Set("by", "target")
 	}
 	return decode[Forecast](ctx, c, get(c.path("forecast"), query))
 }
@@ -280,6 +293,8 @@ type Broker struct {
 	Address       string    `json:"address"`
 	Partitions    []int     `json:"partitions"`
 	LastHeartbeat time.Time `json:"last_heartbeat"`
+	// ClockAheadMS is how far its clock is ahead of the store's; nil of a broker without a cluster.
+	ClockAheadMS *int64 `json:"clock_ahead_ms,omitempty"`
 }
 
 // Topology shows the brokers of the cluster; the client asks them from now on, too.

@@ -6,7 +6,7 @@ import { Pages } from "./pages.js";
 import { durationMs, durationText, instantText, type Duration, type Instant } from "./time.js";
 import { Transport, type Request } from "./transport.js";
 import type {
-  AckEntry, AckedOne, Advanced, Alarm, AlarmRule, AlarmTest, Cancelled, CancelResult, Clock, Connections, ConnectionTest,
+  AckEntry, AckedOne, Actions, Advanced, Alarm, AlarmRule, AlarmTest, Cancelled, CancelResult, Clock, Connections, ConnectionTest,
   CountedNamespace, DeadGroupFilter, DeadGroups, DeadLetter, DeadLetterSelection, Deleted, DeletedLetters, Delivery,
   DryRun, EndedTask, Explanation, FireFilter, FireRecord, Forecast, LeaseOptions, LiveSecond, NewOperation, NewTask,
   NewTaskWithKey, NewWatch, Operation, Preview, Problem, QueueInfo, Ready, Redriven, ScheduledTask, Series, Settled,
@@ -343,6 +343,11 @@ export class Punctual {
     return (await this.#send<{ operation: Operation }>("DELETE", path, { repeatable: true, ...options })).operation;
   }
 
+  /** What operators did, newest first. Brokers keep the latest in memory, and all in their logs. */
+  actions(options: CallOptions & { limit?: number } = {}): Promise<Actions> {
+    return this.#send("GET", this.#path("/actions"), { query: { limit: options.limit }, signal: options.signal });
+  }
+
   // Alarms
 
   putAlarm(name: string, rule: AlarmRule, options: CallOptions = {}): Promise<Alarm> {
@@ -372,9 +377,10 @@ export class Punctual {
     return this.#send("GET", this.#path("/stats"), options);
   }
 
-  /** How many fires are expected in each step. */
-  forecast(options: CallOptions & { for?: Duration; step?: Duration; at?: Instant } = {}): Promise<Forecast> {
-    const query = { for: optional(options.for, durationText), step: optional(options.step, durationText), at: optional(options.at, instantText) };
+  /** How many fires are expected in each step; with `by: "target"` also those of each target. */
+  forecast(options: CallOptions & { for?: Duration; step?: Duration; at?: Instant; by?: "target" } = {}): Promise<Forecast> {
+    const { by } = options;
+    const query = { for: optional(options.for, durationText), step: optional(options.step, durationText), at: optional(options.at, instantText), by };
     return this.#send("GET", this.#path("/forecast"), { query, signal: options.signal });
   }
 

@@ -464,6 +464,14 @@ export interface Forecast {
   steps: ForecastStep[];
   complete: boolean;
   completeUntil?: Date | null;
+  /** With `by: "target"`: the targets with most fires. */
+  targets?: TargetFires[];
+}
+
+/** The expected fires of one target, by step. */
+export interface TargetFires {
+  target: string;
+  fires: number[];
 }
 
 export interface Lags {
@@ -511,6 +519,8 @@ export interface Broker {
   address: string;
   partitions: number[];
   lastHeartbeat: Date;
+  /** How far its clock is ahead of the store's. Only of the brokers of a cluster. */
+  clockAheadMs?: number | null;
 }
 
 export interface Topology {
@@ -783,6 +793,23 @@ export interface Operation {
   endedAt?: Date | null;
   by: string;
   problem?: string | null;
+}
+
+/** A call of an operator that succeeded; `call` is its name in the OpenAPI document. */
+export interface Action {
+  at: Date;
+  call: string;
+  by: string;
+  name?: string;
+  detail?: string;
+  changed?: number | null;
+}
+
+/** What operators did, newest first; all since `since`, if all brokers have answered (`complete`). */
+export interface Actions {
+  actions: Action[];
+  since: Date;
+  complete: boolean;
 }
 
 export interface DryRun {

@@ -145,6 +145,8 @@ test("every call of the document is made by a method, with every parameter", asy
   assert.deepEqual([operation.do, operation.later], ["spread", "10m"]);
   assert.equal((await p.startOperation({ do: "pause", where: { keyPrefix: "a" }, dryRun: true })).matched, 2);
   assert.ok((await p.operations()).length > 0);
+  const { actions, since } = await p.actions(page);
+  assert.deepEqual([actions.length, actions[0]?.by, since instanceof Date], [1, "admin", true]);
   await p.operation(operation.id);
   await ignored(p.stopOperation(operation.id));
   await p.putAlarm("late", { when: { overdue: { over: 30_000 } }, to: { http: { url: receiver.url } }, repeatAfter: "1h" });
@@ -153,7 +155,7 @@ test("every call of the document is made by a method, with every parameter", asy
   assert.equal((await p.testAlarm("late")).state, "done");
   await p.deleteAlarm("late");
   await p.stats();
-  await p.forecast({ for: "2h", step: "1h", at: now });
+  await p.forecast({ for: "2h", step: "1h", at: now, by: "target" });
   await p.series({ for: "2m", step: "1m" });
   for (const all of [true, false]) {
     for await (const second of p.live({ all })) {

@@ -26,7 +26,7 @@ const TIMEOUT_DEFAULT: Duration = Duration::from_secs(10);
 /// stream of batches.
 #[derive(Debug, Clone)]
 pub struct Client {
-    state: Arc<ClientState>,
+    pub(crate) state: Arc<ClientState>,
 }
 
 impl Client {

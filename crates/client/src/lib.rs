@@ -82,6 +82,7 @@ pub use crate::delivery::{Delivery, FireId, Occasion};
 pub use crate::error::{Error, ExistingTask, Problem};
 pub use crate::failure::Failure;
 pub use crate::namespace::alarms::Alarms;
+pub use crate::namespace::live::{ActionInfo, ActionPage, Lags, Live, LiveSecond};
 pub use crate::namespace::operations::{
     MeasuredPoint, MeasuredSeries, OperationFilter, OperationInfo, OperationMatches, OperationVerb,
 };

@@ -1,6 +1,7 @@
 //! The calls of a namespace: schedule, cancel, touch, get, list, and workers. `reads` has more,
 //! `alarms` those about alarms, `rules` those about rules, `operations` those about all tasks that
-//! match and the series of measurements, `polling` leases without a worker.
+//! match and the series of measurements, `live` what happens now and what operators did, `polling`
+//! leases without a worker.
 //!
 //! The client repeats a call only if repeating it has no further effect or if no broker has carried
 //! it out. The [`Error`] of a call tells whether a broker may have carried it out. `task` builds
@@ -8,6 +9,7 @@
 //! `worker` has workers.
 
 pub(crate) mod alarms;
+pub(crate) mod live;
 pub(crate) mod operations;
 pub(crate) mod polling;
 pub(crate) mod reads;

@@ -283,6 +283,8 @@ pub struct Forecast {
     pub fires: Vec<u64>,
     /// Up to when every fire was counted; `None` if all were.
     pub complete_until: Option<Timestamp>,
+    /// The fires of each target by step, if it was asked for: the targets with most fires first.
+    pub targets: Vec<(String, Vec<u64>)>,
 }
 
 /// A queue that has due tasks, deliveries in flight or workers.

@@ -37,6 +37,24 @@ pub struct DeadLetter {
     pub reason: DeadReason,
 }
 
+impl Target {
+    /// The name of all targets that share a receiver: scheme, host and port of a webhook or a gRPC
+    /// method, a queue, or a connection and its place.
+    #[must_use]
+    pub fn group(&self) -> String {
+        match self {
+            Self::Http(http) => cut(http.origin(), TARGET_BYTES_MAX).to_owned(),
+            Self::Queue(queue) => format!("queue {}", queue.as_str()),
+            Self::Mail(_) => "mail".to_owned(),
+            Self::Sink(sink) => match sink.lane() {
+                "" => sink.connection.to_string(),
+                lane => format!("{} {lane}", sink.connection),
+            },
+            Self::Grpc(grpc) => cut(grpc.origin(), TARGET_BYTES_MAX).to_owned(),
+        }
+    }
+}
+
 impl DeadLetter {
     /// The fire that is dead.
     #[must_use]
@@ -66,16 +84,7 @@ impl DeadLetter {
     /// The group that the letter belongs to.
     #[must_use]
     pub fn group(&self) -> LetterGroup {
-        let target = match &self.task.definition.target {
-            Target::Http(http) => cut(http.origin(), TARGET_BYTES_MAX).to_owned(),
-            Target::Queue(queue) => format!("queue {}", queue.as_str()),
-            Target::Mail(_) => "mail".to_owned(),
-            Target::Sink(sink) => match sink.lane() {
-                "" => sink.connection.to_string(),
-                lane => format!("{} {lane}", sink.connection),
-            },
-            Target::Grpc(grpc) => cut(grpc.origin(), TARGET_BYTES_MAX).to_owned(),
-        };
+        let target = self.task.definition.target.group();
         LetterGroup { reason: self.reason_in_words(), target }
     }
 

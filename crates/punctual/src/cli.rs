@@ -4,6 +4,7 @@
 //! the broker is one sentence, or with `--json` one object, and exit code 1 (see `error`). There is
 //! one file per command or small group of commands; `broker` makes the calls, `output` prints.
 
+mod actions;
 mod alarms;
 mod broker;
 mod connections;
@@ -13,6 +14,7 @@ mod explain;
 mod fires;
 mod input;
 mod listen;
+mod live;
 mod named;
 mod namespaces;
 mod operations;
@@ -85,9 +87,13 @@ pub(crate) enum BrokerCommand {
     Forecast(stats::ForecastArgs),
     /// Show what ended in each step of the last hours
     Series(stats::EndSeriesArgs),
+    /// Show what happens, one line a second
+    Live(live::LiveArgs),
     /// Change all tasks that match, and show or stop that
     #[command(subcommand)]
     Operations(operations::OperationsCommand),
+    /// List what operators did, newest first
+    Actions(actions::ActionsArgs),
     /// Show the next fire times of a cron expression, without a broker
     Preview(preview::PreviewArgs),
     /// Show the brokers of a cluster and their partitions
@@ -135,6 +141,8 @@ pub(crate) fn run(command: BrokerCommand) -> anyhow::Result<()> {
         BrokerCommand::Forecast(args) => args.run(),
         BrokerCommand::Series(args) => args.run(),
         BrokerCommand::Operations(command) => command.run(),
+        BrokerCommand::Live(args) => args.run(),
+        BrokerCommand::Actions(args) => args.run(),
         BrokerCommand::Preview(args) => args.run(),
         BrokerCommand::Topology(args) => args.run(),
         BrokerCommand::Whoami(args) => args.run(),

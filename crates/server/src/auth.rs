@@ -85,6 +85,7 @@ const RIGHTS: &[(&str, &str, Need)] = &[
     ("GET", "/v1/{}/operations", READ),
     ("GET", "/v1/{}/operations/{}", READ),
     ("DELETE", "/v1/{}/operations/{}", OPERATE),
+    ("GET", "/v1/{}/actions", READ),
     ("GET", "/v1/{}/alarms", READ),
     ("PUT", "/v1/{}/alarms/{}", OPERATE),
     ("GET", "/v1/{}/alarms/{}", READ),
@@ -139,10 +140,13 @@ const CALL_RIGHTS: &[(&str, Need)] = &[
     ("/punctual.v1.Alarms/Delete", OPERATE),
     ("/punctual.v1.Alarms/Test", OPERATE),
     ("/punctual.v1.Measures/Series", READ),
+    // Without a namespace it requires an admin token: the call checks it.
+    ("/punctual.v1.Measures/Live", READ),
     ("/punctual.v1.Operations/Start", OPERATE),
     ("/punctual.v1.Operations/Get", READ),
     ("/punctual.v1.Operations/List", READ),
     ("/punctual.v1.Operations/Stop", OPERATE),
+    ("/punctual.v1.Operations/Actions", READ),
     ("/grpc.reflection.v1.ServerReflection/", Need::Token),
     ("/grpc.reflection.v1alpha.ServerReflection/", Need::Token),
     ("/grpc.health.v1.Health/", Need::Nothing),
@@ -160,6 +164,11 @@ impl CallRight {
     /// Checks that the caller may use a namespace.
     pub(crate) fn check(&self, namespace: &Namespace) -> Result<(), Problem> {
         check_right(&self.identity, self.one_of, namespace)
+    }
+
+    /// Checks that the caller may use all namespaces.
+    pub(crate) fn check_admin(&self) -> Result<(), Problem> {
+        decide(Need::Admin, Some(&self.identity), None)
     }
 
     /// Checks that the caller may create the tasks that it wants to touch and that are missing.

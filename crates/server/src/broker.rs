@@ -9,6 +9,7 @@ use std::sync::{Arc, OnceLock};
 use punctual_connectors::{SinkCourier, SourceState, SourceStatus};
 use tokio::sync::{mpsc, watch};
 
+use crate::actions::Actions;
 use crate::api::limits::ApiLimits;
 use crate::api::live_feeds::LiveFeeds;
 use crate::api::operation_list::Operations;
@@ -36,6 +37,8 @@ pub(crate) struct Broker {
     pub(crate) limits: Arc<ApiLimits>,
     /// Operations that this broker has taken.
     pub(crate) operations: Operations,
+    /// What operators did through this broker.
+    pub(crate) actions: Arc<Actions>,
     /// What happens, once a second, for those who listen.
     pub(crate) live: LiveFeeds,
     pub(crate) browser_policy: BrowserPolicy,

@@ -1,7 +1,7 @@
-//! Sums what all brokers of a cluster have measured.
+//! Sums what all brokers of a cluster have measured, and what operators did through them.
 //!
-//! Each broker answers for what it has counted itself (`measures`). A broker that does not answer
-//! in time is left out, and the result says so.
+//! Each broker answers for what it has counted itself (`measures`, `actions`). A broker that does
+//! not answer in time is left out, and the result says so.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,6 +11,7 @@ use punctual_core::{BrokerId, Clock as _, Namespace};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
+use crate::actions::ActionList;
 use crate::broker::Broker;
 use crate::measures::series::EndSeries;
 use crate::measures::windows::{WindowSpec, WindowSum};
@@ -58,6 +59,20 @@ pub(crate) async fn sum_series(broker: &Arc<Broker>, namespace: &Namespace) -> G
         async move { peers.series(&other, &namespace).await }
     };
     gather(broker, own, ask, EndSeries::add).await
+}
+
+/// Adds up what operators did in a namespace over all brokers.
+pub(crate) async fn sum_actions(
+    broker: &Arc<Broker>,
+    namespace: &Namespace,
+) -> Gathered<ActionList> {
+    let own = broker.actions.list(namespace);
+    let namespace = namespace.clone();
+    let ask = move |peers: Arc<Peers>, other| {
+        let namespace = namespace.clone();
+        async move { peers.actions(&other, &namespace).await }
+    };
+    gather(broker, own, ask, ActionList::add).await
 }
 
 /// Asks all other brokers at the same time, and adds their answers to what this one has.

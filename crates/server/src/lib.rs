@@ -14,6 +14,7 @@
 //! carries deliveries; `telemetry` has metrics and logs; `clock` is the machine's time, or
 //! virtual time, which `virtual_clock` moves.
 
+mod actions;
 mod alarms;
 mod api;
 mod auth;

@@ -6,9 +6,10 @@
 //!
 //! `link` keeps the connections and makes the calls, `serve` answers the calls of peers, `local` is
 //! what this broker does for them, `wire` encodes the messages, `view` what brokers tell each
-//! other for people, and `measure` what they measure. `membership` and `routing` decide
-//! which broker is called.
+//! other for people, `measure` what they measure, and `actions` what operators did. `membership`
+//! and `routing` decide which broker is called.
 
+mod actions;
 mod link;
 mod local;
 mod measure;
@@ -23,6 +24,7 @@ use tonic::metadata::{Ascii, MetadataValue};
 use tonic::{Code, Status};
 
 use crate::auth::{ApiToken, ApiTokens, Grant, TokenError};
+pub(crate) use actions::put_action;
 pub(crate) use link::{Peers, Transport};
 pub(crate) use serve::{LocalBroker, server};
 pub(crate) use wire::Polled;

@@ -22,6 +22,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{interval, timeout};
 
+use crate::actions::Actions;
 use crate::alarms::evaluate::AlarmEvaluator;
 use crate::api::live_feeds::LiveFeeds;
 use crate::api::operation_list::Operations;
@@ -325,6 +326,7 @@ async fn compose(
             (owners, None, RunMode::Sole(sole))
         }
     };
+    let actions = Arc::new(Actions::new(clock.now()));
     let broker = Arc::new(Broker {
         owners,
         store,
@@ -333,6 +335,7 @@ async fn compose(
         tokens: ApiTokens::new(config.tokens.clone()),
         limits: Arc::new(ApiLimits::new()),
         operations: Operations::default(),
+        actions,
         live: LiveFeeds::default(),
         browser_policy: BrowserPolicy::of(config),
         guard,

@@ -60,6 +60,7 @@ ROUTES = (
     ),
     Route("GET", "/v1/topology", "topology"),
     Route("GET", "/v1/whoami", "whoami"),
+    Route("GET", "/v1/{namespace}/actions", "actions", ("limit",)),
     Route("GET", "/v1/{namespace}/alarms", "alarms"),
     Route("DELETE", "/v1/{namespace}/alarms/{name}", "delete_alarm"),
     Route("GET", "/v1/{namespace}/alarms/{name}", "alarm"),
@@ -77,7 +78,7 @@ ROUTES = (
         "fires",
         ("end", "key_prefix", "label", "from", "to", *_PAGE),
     ),
-    Route("GET", "/v1/{namespace}/forecast", "forecast", ("for", "step", "at")),
+    Route("GET", "/v1/{namespace}/forecast", "forecast", ("for", "step", "at", "by")),
     Route("GET", "/v1/{namespace}/live", "live"),
     Route("GET", "/v1/{namespace}/operations", "operations"),
     Route("POST", "/v1/{namespace}/operations", "start_operation"),
@@ -577,9 +578,10 @@ class Calls:
         step: Duration | None = None,
         *,
         at: Instant | None = None,
+        by: Literal["target"] | None = None,
     ) -> Call[r.Forecast]:
-        """How many fires are expected per step."""
-        query = {"for": _text(length), "step": _text(step), "at": _time(at)}
+        """How many fires are expected per step, with `by="target"` also of each target."""
+        query = {"for": _text(length), "step": _text(step), "at": _time(at), "by": by}
         return self._get(self._path("forecast"), _as(r.Forecast), **query)
 
     def series(self, length: Duration | None = None, step: Duration | None = None) -> Call[r.Series]:
@@ -654,6 +656,10 @@ class Calls:
     def operations(self) -> Call[Sequence[r.Operation]]:
         """The latest operations, newest first."""
         return self._get(self._path("operations"), _all("operations", r.Operation))
+
+    def actions(self, *, limit: int | None = None) -> Call[r.Actions]:
+        """What operators did, newest first. Brokers keep the latest in memory, and all in their logs."""
+        return self._get(self._path("actions"), _as(r.Actions), **_set(limit=limit))
 
     # Alarms
 

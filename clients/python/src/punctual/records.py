@@ -340,6 +340,14 @@ class Step(Record):
     fires = integer("fires")
 
 
+class TargetFires(Record):
+    """The expected fires of one target, by step."""
+
+    schema: ClassVar[Schemas] = ("TargetFires",)
+    target = text("target")
+    fires = values("fires", int)
+
+
 class Forecast(Record):
     schema: ClassVar[Schemas] = ("Forecast",)
     start = instant("from")
@@ -347,6 +355,7 @@ class Forecast(Record):
     complete = boolean("complete")
     complete_until = instant_or_none("complete_until")
     steps = values("steps", Step)
+    targets = values("targets", TargetFires)
 
 
 class Upcoming(Record):
@@ -426,6 +435,7 @@ class Broker(Record):
     address = text("address")
     partitions = values("partitions", int)
     last_heartbeat = instant("last_heartbeat")
+    clock_ahead_ms = integer_or_none("clock_ahead_ms")
 
 
 class Topology(Record):
@@ -551,6 +561,27 @@ class Operation(Record):
     started_at = instant("started_at")
     ended_at = instant_or_none("ended_at")
     by = text("by")
+
+
+class Action(Record):
+    """A call of an operator that succeeded. `call` is its name in the OpenAPI document."""
+
+    schema: ClassVar[Schemas] = ("Action",)
+    at = instant("at")
+    call = text("call")
+    by = text("by")
+    name = text_or_none("name")
+    detail = text_or_none("detail")
+    changed = integer_or_none("changed")
+
+
+class Actions(Record):
+    """What operators did, newest first; all since `since`, if all brokers have answered (`complete`)."""
+
+    schema: ClassVar[Schemas] = ("Actions",)
+    actions = values("actions", Action)
+    since = instant("since")
+    complete = boolean("complete")
 
 
 class DryRun(Record):

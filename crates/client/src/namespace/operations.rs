@@ -149,6 +149,8 @@ macro_rules! call {
     }};
 }
 
+pub(super) use call;
+
 impl Namespace {
     /// Starts an operation: a verb for every task that matches and was created before. It is kept
     /// in the memory of the broker that took it.

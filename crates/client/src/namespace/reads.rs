@@ -195,7 +195,7 @@ impl Namespace {
     /// # Errors
     /// Any [`Error`].
     pub async fn forecast(&self, ahead: Duration, step: Duration) -> Result<Forecast, Error> {
-        self.forecast_of(None, ahead, step).await
+        self.forecast_of(None, ahead, step, "").await
     }
 
     /// As [`forecast`](Self::forecast), from an instant on.
@@ -208,7 +208,21 @@ impl Namespace {
         ahead: Duration,
         step: Duration,
     ) -> Result<Forecast, Error> {
-        self.forecast_of(Some(at.into()), ahead, step).await
+        self.forecast_of(Some(at.into()), ahead, step, "").await
+    }
+
+    /// As [`forecast_at`](Self::forecast_at), with the fires of each target. Tasks are read for it,
+    /// at most 100,000; the forecast is complete up to the last of them.
+    ///
+    /// # Errors
+    /// Any [`Error`].
+    pub async fn forecast_by_target(
+        &self,
+        at: impl Into<Timestamp> + Send,
+        ahead: Duration,
+        step: Duration,
+    ) -> Result<Forecast, Error> {
+        self.forecast_of(Some(at.into()), ahead, step, "target").await
     }
 
     async fn forecast_of(
@@ -216,10 +230,11 @@ impl Namespace {
         at: Option<Timestamp>,
         ahead: Duration,
         step: Duration,
+        by: &str,
     ) -> Result<Forecast, Error> {
         let (for_ms, step_ms) = (millis_up(ahead), millis_up(step));
         let (namespace, at_ms) = (self.name.to_string(), at.map(Timestamp::as_millis));
-        let request = v1::ForecastRequest { namespace, for_ms, step_ms, at_ms };
+        let request = v1::ForecastRequest { namespace, for_ms, step_ms, at_ms, by: by.to_owned() };
         call!(self, RetryWhen::Always, forecast, request).map(record::forecast)
     }
 

@@ -168,6 +168,7 @@ pub(crate) fn forecast(answer: v1::ForecastResponse) -> Forecast {
         from: Timestamp::from_millis(answer.from_ms),
         step: Duration::from_millis(answer.step_ms),
         fires: answer.fires,
+        targets: answer.targets.into_iter().map(|it| (it.target, it.fires)).collect(),
         complete_until: answer.complete_until_ms.map(Timestamp::from_millis),
     }
 }

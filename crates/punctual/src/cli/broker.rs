@@ -1,5 +1,6 @@
 //! Calls a broker over HTTP, and returns the JSON of its response, or a [`Refusal`].
 
+use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -77,6 +78,48 @@ impl BrokerArgs {
         headers: &[(&str, String)],
         body: Vec<u8>,
     ) -> anyhow::Result<Value> {
+        let answer = self.open(method, path, headers, body, Some(TIMEOUT))?;
+        let status = answer.status();
+        let text = self.text(answer)?;
+        let json: Option<Value> = serde_json::from_str(&text).ok();
+        if !status.is_success() {
+            return Err(self.refusal(status, json));
+        }
+        json.ok_or_else(|| {
+            anyhow!("{} did not answer with JSON; is it a Punctual broker?", self.broker)
+        })
+    }
+
+    /// Opens a stream of server-sent events, and returns its lines.
+    pub(crate) fn lines(&self, path: &str) -> anyhow::Result<impl BufRead + use<>> {
+        let answer = self.open("GET", path, &[], Vec::new(), None)?;
+        let status = answer.status();
+        if status.is_success() {
+            return Ok(BufReader::new(answer.into_body().into_reader()));
+        }
+        Err(self.refusal(status, serde_json::from_str(&self.text(answer)?).ok()))
+    }
+
+    fn refusal(&self, status: http::StatusCode, problem: Option<Value>) -> anyhow::Error {
+        let detail = format!("{} answered {status}", self.broker);
+        Refusal::new(status.as_u16(), problem, detail).into()
+    }
+
+    fn text(&self, mut answer: http::Response<ureq::Body>) -> anyhow::Result<String> {
+        let text = answer.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_to_string();
+        text.with_context(|| format!("incomplete answer from {}", self.broker))
+    }
+
+    /// Sends a request, and returns the answer when its head is here. Without a timeout, the body
+    /// may take any time.
+    fn open(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, String)],
+        body: Vec<u8>,
+        timeout: Option<Duration>,
+    ) -> anyhow::Result<http::Response<ureq::Body>> {
         let url = format!("{}{path}", self.broker.trim_end_matches('/'));
         let mut request = http::Request::builder().method(method).uri(&url);
         if let Some(token) = &self.token {
@@ -88,25 +131,15 @@ impl BrokerArgs {
         let request = request.body(body).with_context(|| format!("cannot call {url}"))?;
         let config = ureq::Agent::config_builder()
             .http_status_as_error(false)
-            .timeout_global(Some(TIMEOUT))
+            .timeout_global(timeout)
+            .timeout_recv_response(Some(TIMEOUT))
             // Proxies of the environment are for other sites.
             .proxy(None)
             .tls_config(self.tls()?)
             .user_agent(concat!("punctual/", env!("CARGO_PKG_VERSION")))
             .build();
         let answer = ureq::Agent::from(config).run(request);
-        let mut answer = answer.with_context(|| format!("no answer from {}", self.broker))?;
-        let status = answer.status();
-        let text = answer.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_to_string();
-        let text = text.with_context(|| format!("incomplete answer from {}", self.broker))?;
-        let json: Option<Value> = serde_json::from_str(&text).ok();
-        if !status.is_success() {
-            let detail = format!("{} answered {status}", self.broker);
-            return Err(Refusal::new(status.as_u16(), json, detail).into());
-        }
-        json.ok_or_else(|| {
-            anyhow!("{} did not answer with JSON; is it a Punctual broker?", self.broker)
-        })
+        answer.with_context(|| format!("no answer from {}", self.broker))
     }
 }
 

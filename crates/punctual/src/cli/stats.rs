@@ -36,6 +36,9 @@ pub(crate) struct ForecastArgs {
     /// When the first step begins, as 2030-01-01T09:00:00Z; default: now
     #[arg(long, value_name = "TIME")]
     at: Option<String>,
+    /// Also count the fires of each target: `target`
+    #[arg(long, value_name = "NAME")]
+    by: Option<String>,
     #[command(flatten)]
     broker: BrokerArgs,
 }
@@ -78,6 +81,7 @@ impl ForecastArgs {
             ("for", Some(&self.ahead)),
             ("step", Some(&self.step)),
             ("at", self.at.as_deref()),
+            ("by", self.by.as_deref()),
         ]);
         let path = format!("/v1/{}/forecast{query}", part(&self.namespace));
         let forecast = self.broker.get(&path)?;
@@ -106,6 +110,12 @@ fn chart(forecast: &Value, now: Timestamp) -> String {
     }
     let total: u64 = steps.iter().map(fires).sum();
     lines.push(format!("{:width$}  {total:>digits$}", "total"));
+    for target in forecast["targets"].as_array().into_iter().flatten() {
+        let fires = target["fires"].as_array().into_iter().flatten();
+        let sum: u64 = fires.filter_map(Value::as_u64).sum();
+        let name = output::clean(target["target"].as_str().unwrap_or_default());
+        lines.push(format!("{name:width$}  {sum:>digits$}"));
+    }
     if let Some(until) = forecast["complete_until"].as_str() {
         lines.push(format!("incomplete: fires after {} are not counted", output::clean(until)));
     }
@@ -135,6 +145,11 @@ mod tests {
             steps.iter().map(|(from, fires)| json!({"from": from, "fires": fires})).collect();
         steps.push(json!({"from": "2030-01-01T02:00:00.000Z", "fires": 0}));
         let forecast = json!({ "steps": steps, "complete_until": "2030-01-01T02:30:00.000Z" });
+        let targets = json!([{"target": "queue mail", "fires": [1, 70, 0]}]);
+        let mut divided = forecast.clone();
+        divided["targets"] = targets;
+        let shown = chart(&divided, now);
+        assert!(shown.contains("\nqueue mail                       71\n"), "{shown}");
         let full = "█".repeat(40);
         let lines = [
             "from                          fires".to_owned(),

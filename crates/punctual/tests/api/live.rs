@@ -3,6 +3,7 @@
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpStream;
 
+use punctual_client::{Client, Error};
 use punctual_test_support::{TestBroker, WAIT_MAX, WebhookReceiver, eventually, read_answer};
 use serde_json::{Value, json};
 
@@ -172,4 +173,38 @@ fn a_series_has_what_ended_in_each_step() {
         assert!([400, 422].contains(&status), "{problem}");
         assert_eq!(problem["field"], field, "{query}");
     }
+}
+
+/// The same stream over gRPC, with the Rust client.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_listens_to_a_namespace_and_an_admin_to_all() {
+    let flags = ["--token", "shop:read=reads", "--token", "shop:operate=operates"];
+    let broker = TestBroker::start(&[flags.as_slice(), &["--admin-token", "admin"]].concat());
+    let auth = [("authorization", "Bearer admin")];
+    for namespace in ["shop", "bank"] {
+        let path = format!("/v1/{namespace}/tasks/a");
+        broker.call("PUT", &path, &auth, later("a", 60).to_string());
+    }
+    let client = |token: &str| {
+        let address = format!("http://{}", broker.address);
+        Client::builder(address).token(token).connect().unwrap()
+    };
+    let mut shop = client("reads").namespace("shop").live().await.unwrap();
+    for _ in 0..2 {
+        let second = shop.next().await.unwrap().unwrap();
+        assert_eq!((second.counts.accepted, second.counts.scheduled), (1, 1));
+        assert_eq!((second.in_flight, second.attempts, second.lag_ms), (0, 0, None));
+    }
+    let mut all = client("admin").live().await.unwrap();
+    assert_eq!(all.next().await.unwrap().unwrap().counts.scheduled, 2);
+    let refused = [
+        client("reads").live().await.map(drop),
+        client("operates").namespace("shop").live().await.map(drop),
+        client("reads").namespace("bank").live().await.map(drop),
+    ];
+    for refusal in refused {
+        assert!(matches!(&refusal, Err(Error::Problem(it)) if it.status == 403), "{refusal:?}");
+    }
+    broker.signal("-TERM");
+    while let Ok(Some(_)) = all.next().await {}
 }

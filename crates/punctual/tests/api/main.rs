@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a failed expectation fails the test")]
 
+mod actions;
 mod alarms;
 mod batches;
 mod bodies;

@@ -57,6 +57,7 @@ fn each_right_opens_its_routes_and_no_others() {
         ("POST", "/v1/shop/tasks/a/resume", "", operate),
         ("POST", "/v1/shop/tasks/a/fire", "", operate),
         ("GET", "/v1/shop/dead/groups", "", read),
+        ("GET", "/v1/shop/actions", "", read),
         ("GET", "/v1/shop/series", "", read),
         ("GET", "/v1/shop/operations", "", read),
         ("GET", "/v1/shop/operations/1", "", read),

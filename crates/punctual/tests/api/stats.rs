@@ -108,3 +108,34 @@ fn a_single_broker_is_its_own_leader_and_reports_that_it_is_ready() {
     assert_eq!(ready, (200, json!({"ready": true, "reasons": [], "warnings": []})));
     assert_eq!(broker.call("GET", "/livez", &[], "").0, 200);
 }
+
+/// The forecast of a namespace by target: sums of all tasks, and the fires of the largest targets.
+#[test]
+fn a_forecast_is_divided_by_target() {
+    let broker = TestBroker::start(&["--partitions", "2"]);
+    let webhook = json!({"http": {"url": "http://127.0.0.1:9/mail?to=a"}});
+    let tasks: Vec<Value> = (0..5)
+        .map(|number| {
+            let target = if number < 3 { json!({"queue": "mails"}) } else { webhook.clone() };
+            json!({"key": format!("k{number}"), "in": "90m", "target": target})
+        })
+        .chain([json!({"key": "each", "every": "1h", "target": webhook})])
+        .collect();
+    assert_eq!(post(&broker, "/tasks", &json!(tasks)).0, 200);
+    let (status, forecast) = get(&broker, "/forecast?for=3h&step=1h&by=target");
+    assert_eq!((status, &forecast["complete"]), (200, &json!(true)), "{forecast}");
+    let sum =
+        |fires: &Value| fires.as_array().unwrap().iter().filter_map(Value::as_u64).sum::<u64>();
+    let targets = forecast["targets"].as_array().unwrap().iter();
+    let targets: Vec<_> =
+        targets.map(|it| (it["target"].as_str().unwrap(), sum(&it["fires"]))).collect();
+    let webhooks = targets.iter().find(|(name, _)| *name == "http://127.0.0.1:9").unwrap().1;
+    assert!((4..=5).contains(&webhooks), "two tasks, and an interval of an hour: {forecast}");
+    assert!(targets.contains(&("queue mails", 3)), "{forecast}");
+    let steps = forecast["steps"].as_array().unwrap().iter();
+    let fires: u64 = steps.filter_map(|step| step["fires"].as_u64()).sum();
+    assert_eq!(fires, webhooks + 3);
+    let (_, plain) = get(&broker, "/forecast?for=3h&step=1h");
+    assert!(plain["targets"].is_null(), "{plain}");
+    assert_eq!(get(&broker, "/forecast?by=label").1["field"], "by");
+}

@@ -38,6 +38,16 @@ fn cancelling_all_that_match_wants_the_number_typed() {
     page.wait_for_fragment("#/shop/operations?id=");
     page.wait_for_element("tr.selected .state.done");
     assert_eq!((count(&broker, "cancelled"), count(&broker, "scheduled")), (1200, 1200));
+    // Who did it is below: the operation, and what is done in the console to one task.
+    page.wait_for("cancel {\"label\":\"campaign=1\"}");
+    page.go("#/shop/tasks/order-00000");
+    page.click_text("Cancel");
+    page.click_text("Cancel task");
+    page.wait_for("Cancelled: it never fires.");
+    page.go("#/shop/operations");
+    page.wait_for("cancel task");
+    page.click_text("order-00000");
+    page.wait_for_element(".why.cancelled");
 }
 
 /// Selected tasks are paused and cancelled.

@@ -1,8 +1,12 @@
 //! A broker of a cluster shows the whole cluster.
 
-use punctual_test_support::TestCluster;
+use punctual_test_support::{TestCluster, until_ok};
 
 use crate::browser::Browser;
+
+/// How many brokers have a clock that is the same as that of the store, ahead of it or behind.
+const CLOCKS: &str = "return [...document.querySelectorAll('td:last-child')]
+    .filter((cell) => /same|ahead|behind/.test(cell.innerText)).length";
 
 /// The page of one broker lists all brokers, the owner of each partition, and the tasks of all.
 /// When a broker is killed, the page shows its partitions move.
@@ -20,6 +24,11 @@ fn the_page_of_one_broker_shows_the_whole_cluster() {
     page.wait_for("2 brokers");
     page.wait_for(&addresses[1].to_string());
     page.wait_for("leader");
+    // The clocks of both were compared with the one of the store.
+    until_ok(|| match page.run(CLOCKS, &[]).as_i64() {
+        Some(2) => Ok(()),
+        other => Err(format!("two clocks, not {other:?}")),
+    });
     let cells = page.run("return document.querySelectorAll('.grid li').length", &[]);
     assert_eq!(cells, cluster.partitions());
     page.go("#/shop/tasks");

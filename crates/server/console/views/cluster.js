@@ -4,7 +4,7 @@
 import { html, useRef } from '../vendor/preact-htm.js';
 import { get, getRoot } from '../parts/api.js';
 import { session } from '../parts/session.js';
-import { Ago, Time, now } from '../parts/time.js';
+import { Ago, Time, now, span } from '../parts/time.js';
 import { Empty, Facts, Icon, Loaded, Panel, State, useLoad } from '../parts/ui.js';
 import { count, plural } from '../parts/words.js';
 
@@ -45,16 +45,22 @@ function useMoves(topology) {
   return moves.current;
 }
 
+const clockWords = (ahead) => (ahead == null ? '–'
+  : ahead === 0 ? 'the same' : `${span(Math.abs(ahead))} ${ahead > 0 ? 'ahead' : 'behind'}`);
+
 function Brokers({ brokers, leader }) {
   return html`<div class="scroll"><table><caption class="unseen">Brokers</caption><thead><tr>
-      <th>Broker</th><th>Role</th><th class="num">Partitions</th><th>Last heartbeat</th></tr>
+      <th>Broker</th><th>Role</th><th class="num">Partitions</th><th>Last heartbeat</th>
+      <th>Clock, by that of the store</th></tr>
     </thead>
-    <tbody>${brokers.map(({ address, partitions, last_heartbeat: beat }, at) => html`<tr>
+    <tbody>${brokers.map(({ address, partitions, last_heartbeat: beat, clock_ahead_ms: ahead },
+      at) => html`<tr>
       <th scope="row"><span class=${`owner o${at % INKS}`}>${at + 1}</span> ${address}</th>
       <td>${address === leader ? html`<${State} of="done" text="leader" />` : 'broker'}
         ${address === session.value.broker && ' · this page'}</td>
       <td class="num">${count(partitions.length)}</td>
-      <td><${Time} at=${beat} /> <span class="dim"><${Ago} at=${beat} /></span></td></tr>`)}
+      <td><${Time} at=${beat} /> <span class="dim"><${Ago} at=${beat} /></span></td>
+      <td class="num">${clockWords(ahead)}</td></tr>`)}
     </tbody></table></div>`;
 }
 

@@ -1,4 +1,5 @@
-// Work on all tasks that match a filter: what runs, what has ended, and how far it is.
+// Work on all tasks that match a filter: what runs, what has ended, and how far it is; and what
+// operators did.
 
 import { html } from '../vendor/preact-htm.js';
 import { bulkMatching } from '../parts/actions.js';
@@ -6,11 +7,12 @@ import { get, remove } from '../parts/api.js';
 import { ask } from '../parts/dialog.js';
 import { go, href } from '../parts/route.js';
 import { may } from '../parts/session.js';
-import { Time, millis, now, span } from '../parts/time.js';
-import { Button, Empty, Loaded, Share, State, say, useLoad } from '../parts/ui.js';
+import { Ago, Time, ZoneHead, inZone, millis, now, span } from '../parts/time.js';
+import { Button, Empty, Loaded, Panel, Share, State, say, useLoad } from '../parts/ui.js';
 import { count } from '../parts/words.js';
 
 const POLL_MS = 1000;
+const ACTIONS_POLL_MS = 5000;
 
 const stop = (ns, id) => ask({
   title: 'Stop this operation?', verb: 'Stop',
@@ -49,6 +51,34 @@ function Row({ ns, of, isChosen }) {
       : html`<${Button} onClick=${again}>Repeat</${Button}>`)}</td></tr>`;
 }
 
+// `redrive_dead_letters` as words.
+const callWords = (call) => call.replaceAll('_', ' ');
+
+function ActionRow({ ns, of }) {
+  const isTask = /_task$/.test(of.call);
+  return html`<tr><td><${Time} at=${of.at} plain /></td><td><${Ago} at=${of.at} /></td>
+    <th scope="row">${callWords(of.call)}</th>
+    <td class="break">${isTask ? html`<a data-row href=${href([ns, 'tasks', of.name])}>${of.name}</a>`
+      : of.name}</td>
+    <td class="break">${of.detail}</td><td class="num">${of.changed != null && count(of.changed)}</td>
+    <td>${of.by}</td></tr>`;
+}
+
+function Actions({ ns }) {
+  const found = useLoad((signal) => get([ns, 'actions'], {}, signal), [ns],
+    { every: ACTIONS_POLL_MS });
+  return html`<${Panel} id="actions" title="What operators did">
+    <${Loaded} from=${found}>${({ actions, since, complete }) => html`
+      <p class="dim">Since ${inZone(since)}; the log of each broker has all.
+        ${!complete && ' Some brokers do not answer: what they did is missing.'}</p>
+      ${actions.length ? html`<div class="scroll"><table class="list">
+        <caption class="unseen">Actions</caption><thead><tr>
+        <th><${ZoneHead}>At</${ZoneHead}></th><th>When</th><th>Call</th><th>On</th><th>Asked for</th>
+        <th class="num">Changed</th><th>By</th></tr></thead>
+        <tbody>${actions.map((one) => html`<${ActionRow} ns=${ns} of=${one} />`)}</tbody>
+      </table></div>` : html`<${Empty}>Nothing yet.</${Empty}>`}`}</${Loaded}></${Panel}>`;
+}
+
 export default function Operations({ ns, query }) {
   const found = useLoad((signal) => get([ns, 'operations'], {}, signal), [ns], { every: POLL_MS });
   return html`<h1>Operations</h1>
@@ -62,5 +92,6 @@ export default function Operations({ ns, query }) {
       </thead>
       <tbody>${operations.map((one) => html`<${Row} key=${one.id} ns=${ns} of=${one}
         isChosen=${one.id === query.id} />`)}</tbody></table></div>`
-      : html`<${Empty}>No operation was started.</${Empty}>`}</${Loaded}>`;
+      : html`<${Empty}>No operation was started.</${Empty}>`}</${Loaded}>
+    <${Actions} ns=${ns} />`;
 }

@@ -1,6 +1,7 @@
 // The timeline of the future: expected fires from minutes to a year ahead. A bar zooms in, a drag
 // or Shift with the arrow keys selects a range, and a range opens its tasks, or moves or pauses
-// them. Start, length and range are in the address.
+// them. Bars are stacked by target as far as the broker has read the tasks. Start, length and range
+// are in the address.
 
 import { html, useEffect, useRef, useState } from '../vendor/preact-htm.js';
 import { bulkMatching } from '../parts/actions.js';
@@ -32,7 +33,40 @@ const HERDS_MAX = 5;
 
 const align = (ms, zoom) => (zoom.step_ms >= 2 * HOUR ? midnight(ms) : ms - (ms % zoom.step_ms));
 
-function Bars({ steps, zoom, level, at }) {
+// Colours for targets; what other targets have is grey.
+const INKS = 7;
+
+// The pieces of a bar, from below: the fires of each target, and the rest.
+function pieces(index, fires, targets) {
+  let left = fires;
+  const found = targets.map(({ fires: counts }, at) => {
+    const count = Math.min(left, counts[index]);
+    left -= count;
+    return [`stack o${at}`, count];
+  });
+  return [...found, [targets.length ? 'stack rest' : 'fill', left]];
+}
+
+function Stack({ of, top }) {
+  let below = 0;
+  return of.map(([ink, count]) => {
+    const height = (count / top) * HEIGHT;
+    below += height;
+    return count > 0 && html`<rect class=${ink} width="10" y=${HEIGHT - below} height=${height} />`;
+  });
+}
+
+// Which colour is which target, with its fires.
+function Legend({ targets, until }) {
+  return html`<p class="legend">${targets.map(({ target, fires }, at) => html`<span class="key">
+      <i class=${`o${at}`}></i>${target}${' '}
+      <b class="num">${count(fires.reduce((sum, n) => sum + n, 0))}</b></span>`)}
+    <span class="key"><i class="rest"></i>other</span>
+    ${until && html`<span class="dim">Divided up to ${inZone(until)}: more tasks than are read.
+      </span>`}</p>`;
+}
+
+function Bars({ steps, targets, zoom, level, at }) {
   const [drag, setDrag] = useState(null);
   const [focus, setFocus] = useState(0);
   const box = useRef();
@@ -82,7 +116,10 @@ function Bars({ steps, zoom, level, at }) {
     ${steps.map(({ from, fires }, index) => {
       const when = `${hourName(starts[index])} ${zoneName(starts[index])}`;
       const label = `${when}, ${plural(fires, 'fire')}`;
-      return html`<button type="button" key=${from} title=${label} aria-label=${label}
+      const parts = targets.filter((one) => one.fires[index])
+        .map((one) => `${one.target} ${count(one.fires[index])}`);
+      return html`<button type="button" key=${from} aria-label=${label}
+        title=${[label, ...parts].join('\n')}
         class=${inDrag(index) ? 'in' : ''} tabindex=${index === focus ? 0 : -1}
         onFocus=${() => setFocus(index)}
         onClick=${(event) => event.detail === 0 && zoomIn(index)}
@@ -90,8 +127,7 @@ function Bars({ steps, zoom, level, at }) {
         onPointerEnter=${(event) => event.buttons === 1 && drag && setDrag([drag[0], index])}
         onPointerUp=${() => finish(index)}>
         <svg viewBox=${`0 0 10 ${HEIGHT}`} preserveAspectRatio="none" aria-hidden="true">
-          <rect class="fill" width="10" y=${HEIGHT - (fires / top) * HEIGHT}
-            height=${(fires / top) * HEIGHT} /></svg></button>`;
+          <${Stack} of=${pieces(index, fires, targets)} top=${top} /></svg></button>`;
     })}</div>`;
 }
 
@@ -133,6 +169,11 @@ export default function Timeline({ ns, query }) {
   const at = Date.parse(query.at) || align(now(), zoom);
   const found = useLoad((stop) => get([ns, 'forecast'],
     { at: iso(at), for: zoom.for, step: zoom.step }, stop), [ns, iso(at), zoom.for]);
+  // The sums are there at once; the parts want tasks to be read.
+  const divided = useLoad((stop) => get([ns, 'forecast'],
+    { at: iso(at), for: zoom.for, step: zoom.step, by: 'target' }, stop), [ns, iso(at), zoom.for]);
+  const { targets: all = [], complete_until: dividedUntil } = divided.data ?? {};
+  const targets = all.slice(0, INKS);
   const move = (steps) => setQuery({ at: iso(at + steps * zoom.length), from: '', to: '' });
   return html`<div class="title"><h1>Timeline</h1><span class="dim">${inZone(at)},${' '}
       ${zoom.name}, a bar is ${span(zoom.step_ms)}</span></div>
@@ -150,9 +191,10 @@ export default function Timeline({ ns, query }) {
       return html`<p>${plural(total, 'fire')} expected, at most ${compact(top)} in${' '}
           ${span(zoom.step_ms)}.
           ${!complete && ` Counted up to ${inZone(until)}.`}</p>
-        <${Bars} key=${`${at}${zoom.for}`} steps=${steps} zoom=${zoom} level=${level}
-          at=${at} />
+        <${Bars} key=${`${at}${zoom.for}`} steps=${steps} targets=${targets} zoom=${zoom}
+          level=${level} at=${at} />
         <${Ticks} starts=${steps.map(({ from }) => Date.parse(from))} zoom=${zoom} />
+        ${targets.length > 0 && html`<${Legend} targets=${targets} until=${dividedUntil} />`}
         ${total === 0 && html`<${Empty}>No fire is expected in this time.</${Empty}>`}
         <${Herds} ns=${ns} steps=${steps} zoom=${zoom} />`;
     }}</${Loaded}>

@@ -7,6 +7,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::fmt;
 
 use punctual_core::{DeadLetter, FireId, Invalid, LetterGroup, Namespace, PartitionId};
 use punctual_engine::{Command, EngineError, Subject};
@@ -44,6 +45,23 @@ pub(crate) enum LetterSelection {
     Ids(Vec<String>),
     /// All that match; without a condition, all of the namespace.
     Matching(LetterFilter),
+}
+
+/// As an action of an operator shows it.
+impl fmt::Display for LetterSelection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ids(ids) => write!(f, "{} fire ids", ids.len()),
+            Self::Matching(LetterFilter { reason: None, target: None }) => f.write_str("all"),
+            Self::Matching(LetterFilter { reason, target }) => {
+                let conditions = [("reason", reason), ("target", target)].into_iter();
+                let conditions = conditions.filter_map(|(name, it)| Some((name, it.as_ref()?)));
+                let conditions: Vec<String> =
+                    conditions.map(|(name, it)| format!("{name}={it:?}")).collect();
+                f.write_str(&conditions.join(" "))
+            }
+        }
+    }
 }
 
 /// What a call has done.

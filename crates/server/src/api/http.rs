@@ -1,14 +1,16 @@
 //! The HTTP API: requests become commands, replies become JSON.
 //!
-//! `tasks`, `explain`, `fires`, `dead_letters`, `operations`, `alarms`, `rules`, `queues`,
-//! `workers`, `stats`, `namespaces`, `forecast`, `series`, `live`, `preview`, `health`, `whoami`,
-//! `clock` and `console` hold the routes.
-//! `admission` checks every request first, `fast_path` answers the most frequent ones without the
-//! router, `request` reads paths, queries and bodies, `preference` how much of a task a caller
-//! wants back, `response` writes successes, `page_cursor` spells cursors, and `openapi` makes the
-//! document.
+//! `tasks`, `explain`, `fires`, `dead_letters`, `operations`, `actions`, `alarms`, `rules`,
+//! `queues`, `workers`, `stats`, `namespaces`, `forecast`, `series`, `live`, `preview`, `health`,
+//! `whoami`, `clock` and `console` hold the routes.
+//! `admission` checks every request first, `action_notes` notes what operators do, `fast_path`
+//! answers the most frequent requests without the router, `request` reads paths, queries and
+//! bodies, `preference` how much of a task a caller wants back, `response` writes successes,
+//! `page_cursor` spells cursors, and `openapi` makes the document.
 //! A new route needs a right in `auth`; without one it is refused.
 
+mod action_notes;
+mod actions;
 mod admission;
 mod alarms;
 mod clock;
@@ -106,6 +108,7 @@ pub(crate) fn routes() -> (Router<Arc<Broker>>, OpenApi) {
         .routes(routes!(dead_letters::delete))
         .routes(routes!(operations::start, operations::list))
         .routes(routes!(operations::show, operations::stop))
+        .routes(routes!(actions::list))
         .routes(routes!(alarms::list))
         .routes(routes!(alarms::put, alarms::show, alarms::delete))
         .routes(routes!(alarms::test))

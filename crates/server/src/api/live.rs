@@ -1,17 +1,18 @@
 //! Live feeds: what happens in a namespace, or in all, once a second.
 //!
-//! A feed runs while it has listeners, and all of them share its messages: each second is counted,
-//! summed over all brokers and rendered once. A listener that does not read misses messages, and a
-//! feed never waits for one. Feeds end when the broker drains. `api/http/live` sends the messages
-//! and bounds the number of listeners, and with it that of feeds.
+//! A feed runs while it has listeners, and all of them share its messages: each second is counted
+//! and summed over all brokers once, and rendered as text once. A listener that does not read
+//! misses messages, and a feed never waits for one. Feeds end when the broker drains.
+//! `api/http/live` and `api/grpc/measures` pass the messages on ([`pass_on`]) and bound the number
+//! of listeners, and with it that of feeds.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use axum::body::Bytes;
 use punctual_core::{Clock as _, Namespace, Timestamp};
-use tokio::sync::watch;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::sync::{mpsc, watch};
+use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::live_feeds::Listening;
 use super::task_stats::{TaskStats, count_all_tasks, count_tasks};
@@ -19,11 +20,16 @@ use crate::broker::Broker;
 use crate::gather_measures::sum_windows;
 use crate::measures::windows::{WindowCounts, WindowSpec, WindowSum};
 use crate::problem::Problem;
+use crate::shares::SharePermit;
 
+/// Messages that wait for a listener.
+pub(crate) const UNREAD_MAX: usize = 2;
+/// How long a listener may read nothing.
+const READ_MAX: Duration = Duration::from_secs(30);
 /// How often a feed has a message.
 const EVERY: Duration = Duration::from_secs(1);
 /// The window of rates, and that of lags.
-pub(crate) const RATES_OVER: Duration = Duration::from_secs(5);
+const RATES_OVER: Duration = Duration::from_secs(5);
 const LAGS_OVER: Duration = Duration::from_secs(60);
 /// Counting tasks takes at most this part of the time. With very many partitions or namespaces the
 /// counts are therefore older than the rest of a message.
@@ -40,32 +46,82 @@ pub(crate) struct LiveSecond {
     pub(crate) minute: WindowSum,
 }
 
-/// Renders a message of a feed.
-pub(crate) type RenderSecond = fn(&Broker, &Option<Namespace>, &LiveSecond) -> Bytes;
+/// What ended in a second, on average over the last seconds.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct EndsPerSecond {
+    /// Fires that succeeded.
+    pub(crate) done: f64,
+    /// Attempts that failed.
+    pub(crate) failed: f64,
+    /// Fires that became dead letters.
+    pub(crate) dead: f64,
+}
 
-/// Listens to the feed of a namespace, or of all, which is started if it has no other listener. The
-/// first message is empty until the first second was counted.
+impl LiveSecond {
+    pub(crate) fn ends_per_second(&self) -> EndsPerSecond {
+        let WindowSum { total, counted, dead, .. } = self.rates;
+        let per_second = |count: u64| {
+            let count = f64::from(u32::try_from(count).unwrap_or(u32::MAX));
+            count / RATES_OVER.as_secs_f64()
+        };
+        EndsPerSecond {
+            done: per_second(total.saturating_sub(counted)),
+            failed: per_second(counted),
+            dead: per_second(dead),
+        }
+    }
+}
+
+/// A message of a feed, and its text once a listener has wanted it. `None` until the first second
+/// was counted.
+pub(crate) type LiveMessage = Option<Arc<(LiveSecond, OnceLock<Bytes>)>>;
+
+/// Listens to the feed of a namespace, or of all, which is started if it has no other listener.
 pub(crate) fn listen(
     broker: &Arc<Broker>,
     namespace: Option<Namespace>,
-    render: RenderSecond,
-) -> watch::Receiver<Bytes> {
+) -> watch::Receiver<LiveMessage> {
     match broker.live.listen(&namespace) {
         Listening::Joined(messages) => messages,
         Listening::First(feed, messages) => {
-            tokio::spawn(run(Arc::clone(broker), namespace, feed, render));
+            tokio::spawn(run(Arc::clone(broker), namespace, feed));
             messages
         }
     }
 }
 
-/// Runs a feed until it has no listener or the broker drains.
-async fn run(
+/// Passes messages on until the listener leaves or does not read, or the broker drains. `convert`
+/// makes what the listener gets.
+pub(crate) async fn pass_on<T>(
     broker: Arc<Broker>,
     namespace: Option<Namespace>,
-    feed: watch::Sender<Bytes>,
-    render: RenderSecond,
+    listener: mpsc::Sender<T>,
+    convert: impl Fn(&Broker, &LiveSecond, &OnceLock<Bytes>) -> T,
+    _permit: SharePermit,
 ) {
+    let mut draining = broker.draining.clone();
+    let mut messages = listen(&broker, namespace);
+    loop {
+        tokio::select! {
+            changed = messages.changed() => {
+                if changed.is_err() {
+                    return;
+                }
+            }
+            () = listener.closed() => return,
+            _ = draining.wait_for(|draining| *draining) => return,
+        }
+        let Some(message) = messages.borrow_and_update().clone() else { continue };
+        let sent = convert(&broker, &message.0, &message.1);
+        match timeout(READ_MAX, listener.send(sent)).await {
+            Ok(Ok(())) => {}
+            _ => return,
+        }
+    }
+}
+
+/// Runs a feed until it has no listener or the broker drains.
+async fn run(broker: Arc<Broker>, namespace: Option<Namespace>, feed: watch::Sender<LiveMessage>) {
     let mut draining = broker.draining.clone();
     let messages = async {
         let mut ticks = interval(EVERY);
@@ -77,7 +133,7 @@ async fn run(
                 return;
             }
             if let Some(second) = counter.second(&broker, &namespace).await {
-                feed.send_replace(render(&broker, &namespace, &second));
+                feed.send_replace(Some(Arc::new((second, OnceLock::new()))));
             }
         }
     };

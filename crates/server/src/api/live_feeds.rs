@@ -3,21 +3,22 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use axum::body::Bytes;
 use punctual_core::Namespace;
 use tokio::sync::watch;
 
+use super::live::LiveMessage;
+
 /// The feeds by namespace; `None` is all namespaces.
 #[derive(Debug, Default)]
-pub(crate) struct LiveFeeds(Mutex<HashMap<Option<Namespace>, watch::Sender<Bytes>>>);
+pub(crate) struct LiveFeeds(Mutex<HashMap<Option<Namespace>, watch::Sender<LiveMessage>>>);
 
 /// What a listener gets.
 #[derive(Debug)]
 pub(super) enum Listening {
     /// The messages of a feed that runs.
-    Joined(watch::Receiver<Bytes>),
+    Joined(watch::Receiver<LiveMessage>),
     /// A feed that has to be run, and its messages.
-    First(watch::Sender<Bytes>, watch::Receiver<Bytes>),
+    First(watch::Sender<LiveMessage>, watch::Receiver<LiveMessage>),
 }
 
 impl LiveFeeds {
@@ -30,7 +31,7 @@ impl LiveFeeds {
             messages.mark_changed();
             return Listening::Joined(messages);
         }
-        let (feed, messages) = watch::channel(Bytes::new());
+        let (feed, messages) = watch::channel(None);
         feeds.insert(namespace.clone(), feed.clone());
         Listening::First(feed, messages)
     }
@@ -49,7 +50,7 @@ impl LiveFeeds {
         self.lock().remove(namespace);
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Option<Namespace>, watch::Sender<Bytes>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Option<Namespace>, watch::Sender<LiveMessage>>> {
         // Every update is a single step, so the value is consistent even after a panic.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

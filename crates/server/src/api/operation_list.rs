@@ -8,9 +8,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use punctual_core::{Invalid, Namespace, TaskId, Timestamp};
+use punctual_core::{Invalid, Namespace, TaskId, Timestamp, format_duration};
 use serde_json::Value;
 
+use crate::actions::ActionDetail;
 use crate::problem::Problem;
 
 /// Operations of one namespace that run at the same time: they share the lists of the namespace.
@@ -251,6 +252,14 @@ impl Progress {
 impl BulkOperation {
     pub(crate) fn progress(&self) -> Progress {
         self.lock().clone()
+    }
+
+    /// What an action of an operator says about it.
+    pub(crate) fn as_action(&self) -> ActionDetail {
+        let later = self.verb.later().map(format_duration);
+        let later = later.map_or_else(String::new, |later| format!(" {later}"));
+        let detail = format!("{}{later} {}", self.verb.name(), self.filter);
+        ActionDetail { name: Some(self.id.to_string()), detail, changed: None }
     }
 
     /// Asks the operation to end after its present step.

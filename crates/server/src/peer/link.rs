@@ -26,7 +26,8 @@ use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
 use tonic::{Request, Status};
 
 use super::wire::{self, Polled, WireError};
-use super::{MESSAGE_BYTES_MAX, PeerError, Secret, measure, view};
+use super::{MESSAGE_BYTES_MAX, PeerError, Secret, actions, measure, view};
+use crate::actions::ActionList;
 use crate::courier::queue::{LeaseToken, PollOptions, SettleResult, SettleScope, Settlement};
 use crate::measures::series::EndSeries;
 use crate::measures::windows::{WindowSpec, WindowSum};
@@ -308,6 +309,20 @@ impl Peers {
         let answer =
             peer.call(ANSWER_SOON_MAX, async |mut client| client.series(request).await).await?;
         measure::read_series(answer.into_inner()).map_err(undecodable)
+    }
+
+    /// Returns what operators did in a namespace through a broker.
+    pub(crate) async fn actions(
+        &self,
+        to: &BrokerId,
+        namespace: &Namespace,
+    ) -> Result<ActionList, PeerError> {
+        let peer = self.peer(to)?;
+        let namespace = namespace.as_str().to_owned();
+        let request = peer.request(v1::PeerActionsRequest { namespace });
+        let answer =
+            peer.call(ANSWER_SOON_MAX, async |mut client| client.actions(request).await).await?;
+        actions::read_actions(answer.into_inner()).map_err(undecodable)
     }
 
     /// Sends settlements to the broker that leased the deliveries. Returns one result per

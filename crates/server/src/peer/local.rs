@@ -9,6 +9,7 @@ use punctual_core::{Clock as _, Epoch, Namespace, PartitionId};
 use punctual_engine::{Command, EngineError, Gauges, InFlight, Replies, Report};
 
 use super::{LocalBroker, PeerError, Polled};
+use crate::actions::ActionList;
 use crate::broker::Broker;
 use crate::courier::queue::{LeaseToken, PollOptions, SettleResult, SettleScope, Settlement};
 use crate::measures::series::EndSeries;
@@ -64,6 +65,10 @@ impl LocalBroker for Broker {
 
     fn series(&self, namespace: &Namespace) -> EndSeries {
         self.telemetry.series().read(namespace, self.clock.now())
+    }
+
+    fn actions(&self, namespace: &Namespace) -> ActionList {
+        self.actions.list(namespace)
     }
 
     async fn poll(&self, options: PollOptions) -> Result<Vec<Polled>, PeerError> {

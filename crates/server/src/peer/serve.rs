@@ -20,7 +20,8 @@ use tonic::service::interceptor::InterceptedService;
 use tonic::{Request, Response, Status};
 
 use super::wire::{self, Polled, WireError};
-use super::{MESSAGE_BYTES_MAX, PeerError, Secret, measure, view};
+use super::{MESSAGE_BYTES_MAX, PeerError, Secret, actions, measure, view};
+use crate::actions::ActionList;
 use crate::courier::queue::{
     LeaseToken, PollOptions, SettleResult, SettleScope, Settlement, WorkerLabel,
 };
@@ -70,6 +71,9 @@ pub(crate) trait LocalBroker: Send + Sync + 'static {
 
     /// Returns what has ended at this broker in each minute.
     fn series(&self, namespace: &Namespace) -> EndSeries;
+
+    /// Returns what operators did in a namespace through this broker.
+    fn actions(&self, namespace: &Namespace) -> ActionList;
 
     /// Waits for deliveries of a queue at the local hub.
     fn poll(
@@ -197,6 +201,14 @@ impl<H: LocalBroker> Peers for PeerApi<H> {
     ) -> Result<Response<v1::SeriesReply>, Status> {
         let namespace = namespace_of(&request.into_inner().namespace)?;
         Ok(Response::new(measure::put_series(&self.local.series(&namespace))))
+    }
+
+    async fn actions(
+        &self,
+        request: Request<v1::PeerActionsRequest>,
+    ) -> Result<Response<v1::ActionsReply>, Status> {
+        let namespace = namespace_of(&request.into_inner().namespace)?;
+        Ok(Response::new(actions::put_actions(self.local.actions(&namespace))))
     }
 
     type PollStream = Pieces<v1::PollReply>;

@@ -31,6 +31,7 @@ use tonic::transport::Endpoint;
 use tonic::{Code, Request};
 
 use super::*;
+use crate::actions::ActionList;
 use crate::courier::queue::{
     LeaseToken, PollOptions, SettleResult, SettleScope, Settlement, WorkerLabel,
 };
@@ -174,6 +175,11 @@ impl LocalBroker for FakeBroker {
     fn series(&self, namespace: &Namespace) -> EndSeries {
         assert_eq!(*namespace, shop());
         EndSeries { since: Some(Timestamp::EPOCH), rows: Vec::new() }
+    }
+
+    fn actions(&self, namespace: &Namespace) -> ActionList {
+        assert_eq!(*namespace, shop());
+        ActionList { since: Timestamp::EPOCH, actions: Vec::new() }
     }
 
     async fn poll(&self, options: PollOptions) -> Result<Vec<Polled>, PeerError> {

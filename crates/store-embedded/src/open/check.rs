@@ -252,21 +252,23 @@ impl StoreCore {
             counts_of(live, task).add(task.state);
             counted.add(task);
         })?;
-        let paused = self.all_paused(partition)?;
-        for task in &paused {
-            counts_of(live, task).add(task.state);
-            counted.add(task);
-        }
-        let paused = paused.iter().map(|task| EntryKey::new(task.fire_at, task.id)).collect();
+        let mut paused = BTreeSet::new();
+        self.each_paused(partition, |task| {
+            counts_of(live, &task).add(task.state);
+            counted.add(&task);
+            paused.insert(EntryKey::new(task.fire_at, task.id));
+            Ok(())
+        })?;
         let postponed =
             relocated.iter().map(|(id, fire_at)| EntryKey::new(*fire_at, *id)).collect();
         self.check_order(ListedKind::Postponed, partition, postponed, report)?;
         self.check_order(ListedKind::Paused, partition, paused, report)?;
-        for (_, letter) in self.all_letters(partition)? {
+        self.each_letter(partition, |_, letter| {
             let letter = read_letter(&letter, &self.interner).reading("dead letter")?;
             counts_of(live, &letter.task).dead_letters += 1;
             counted.add_letter(&letter);
-        }
+            Ok(())
+        })?;
         // A store of an earlier version is counted when it is opened.
         if self.state()?.counted {
             self.compare_counted(partition, counted, report)
@@ -323,18 +325,31 @@ impl StoreCore {
         Ok(())
     }
 
-    pub(super) fn all_paused(&self, partition: PartitionId) -> Result<Vec<Task>, StorageFault> {
-        let mut rows = BTreeMap::new();
+    /// Calls `each` for every paused task of a partition, in any order.
+    pub(super) fn each_paused(
+        &self,
+        partition: PartitionId,
+        mut each: impl FnMut(Task) -> Result<(), StorageFault>,
+    ) -> Result<(), StorageFault> {
+        let mut buffered = BTreeMap::new();
         for (id, paused) in self.state()?.paused.iter() {
             if id.partition() == partition {
-                rows.entry(*id).or_insert_with(|| paused.clone());
+                buffered.entry(*id).or_insert_with(|| paused.clone());
             }
         }
+        let mut result = Ok(());
         self.catalog.paused_of(partition, |id, paused| {
-            rows.entry(id).or_insert(Some(paused));
+            if result.is_ok() && !buffered.contains_key(&id) {
+                result = self.paused_task(id, &paused).and_then(&mut each);
+            }
         })?;
-        let rows = rows.into_iter().filter_map(|(id, paused)| Some((id, paused?)));
-        rows.map(|(id, paused)| self.paused_task(id, &paused)).collect()
+        result?;
+        for (id, paused) in buffered {
+            if let Some(paused) = paused {
+                each(self.paused_task(id, &paused)?)?;
+            }
+        }
+        Ok(())
     }
 
     /// Verifies that every postponed or paused task is listed under its time.

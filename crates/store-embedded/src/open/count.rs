@@ -2,8 +2,8 @@
 //! groups of dead letters existed, and for the check of a store.
 //!
 //! A store is counted once, at opening: every task and dead letter is read, which takes about a
-//! second per million. The next checkpoint writes the result; until then the store is counted again
-//! at each opening.
+//! second per million. They are read in pieces, and only their counts are kept. The next checkpoint
+//! writes the result; until then the store is counted again at each opening.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -100,12 +100,14 @@ impl StoreCore {
     fn count_partition(&self, partition: PartitionId) -> Result<CountedPartition, StorageFault> {
         let mut counted = CountedPartition::default();
         self.each_scheduled(partition, |task| counted.add(task))?;
-        for task in self.all_paused(partition)? {
+        self.each_paused(partition, |task| {
             counted.add(&task);
-        }
-        for (_, letter) in self.all_letters(partition)? {
+            Ok(())
+        })?;
+        self.each_letter(partition, |_, letter| {
             counted.add_letter(&read_letter(&letter, &self.interner).reading("dead letter")?);
-        }
+            Ok(())
+        })?;
         Ok(counted)
     }
 

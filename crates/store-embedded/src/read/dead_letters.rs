@@ -77,7 +77,7 @@ impl StoreCore {
     }
 
     /// Calls `each` for all dead letters of a partition, in order.
-    fn each_letter(
+    pub(crate) fn each_letter(
         &self,
         partition: PartitionId,
         mut each: impl FnMut(FireId, Bytes) -> Result<(), StorageFault>,
@@ -93,19 +93,6 @@ impl StoreCore {
             }
             after = step.covered;
         }
-    }
-
-    /// All dead letters of a partition.
-    pub(crate) fn all_letters(
-        &self,
-        partition: PartitionId,
-    ) -> Result<Vec<(FireId, Bytes)>, StorageFault> {
-        let mut all = Vec::new();
-        self.each_letter(partition, |fire_id, letter| {
-            all.push((fire_id, letter));
-            Ok(())
-        })?;
-        Ok(all)
     }
 
     pub(crate) fn dead(

@@ -6,8 +6,9 @@ use punctual_core::{AlarmName, Invalid, Namespace};
 use punctual_proto::v1;
 use tonic::{Request, Response, Status};
 
-use super::caller::authorized_namespace;
+use super::caller::{action, authorized_namespace};
 use super::convert::{self, alarms, to_status};
+use crate::actions::ActionDetail;
 use crate::api::alarms::{PutView, delete_alarm, list_alarms, put_alarm, show_alarm, test_alarm};
 use crate::broker::Broker;
 use crate::problem::Problem;
@@ -41,6 +42,8 @@ impl v1::alarms_server::Alarms for AlarmsApi {
         request: Request<v1::PutAlarmRequest>,
     ) -> Result<Response<v1::PutAlarmResponse>, Status> {
         let namespace = authorized_namespace(&request, &request.get_ref().namespace)?;
+        let name = &request.get_ref().name;
+        let action = action(&self.broker, &request, &namespace, "put_alarm", name)?;
         let v1::PutAlarmRequest { name, rule, .. } = request.into_inner();
         let name = AlarmName::new(&name).map_err(convert::invalid)?;
         let rule = rule.ok_or_else(|| convert::invalid(Invalid::new("rule", "must be given")))?;
@@ -52,6 +55,7 @@ impl v1::alarms_server::Alarms for AlarmsApi {
             PutView::Replaced(view) => (view, true),
         };
         let alarm = Some(alarms::alarm(view));
+        action.end(ActionDetail::default());
         Ok(Response::new(v1::PutAlarmResponse { alarm, replaced }))
     }
 
@@ -78,7 +82,9 @@ impl v1::alarms_server::Alarms for AlarmsApi {
         request: Request<v1::AlarmRequest>,
     ) -> Result<Response<v1::DeleteAlarmResponse>, Status> {
         let (namespace, name) = named(&request)?;
+        let action = action(&self.broker, &request, &namespace, "delete_alarm", name.as_str())?;
         delete_alarm(&self.broker, &namespace, &name).await.map_err(refused)?;
+        action.end(ActionDetail::default());
         Ok(Response::new(v1::DeleteAlarmResponse {}))
     }
 
@@ -88,7 +94,9 @@ impl v1::alarms_server::Alarms for AlarmsApi {
     ) -> Result<Response<v1::AlarmNotice>, Status> {
         let (namespace, name) = named(&request)?;
         let _permit = self.broker.limits.streams.try_acquire(&namespace).map_err(refused)?;
+        let action = action(&self.broker, &request, &namespace, "test_alarm", name.as_str())?;
         let notice = test_alarm(&self.broker, &namespace, &name).await.map_err(refused)?;
+        action.end(ActionDetail::default());
         Ok(Response::new(alarms::notice(&notice)))
     }
 }

@@ -1,10 +1,13 @@
-//! The caller of a gRPC call, and whether it may use the namespace that a message names.
+//! The caller of a gRPC call, whether it may use the namespace that a message names, and the action
+//! that its call is.
 
 use punctual_core::Namespace;
 use tonic::Status;
 
 use super::convert;
+use crate::actions::BegunAction;
 use crate::auth::CallRight;
+use crate::broker::Broker;
 use crate::problem::Problem;
 
 /// The caller, as `grpc` has found it, with the right that the call requires.
@@ -37,4 +40,28 @@ pub(super) fn authorize_creation<T>(
 ) -> Result<(), Status> {
     let right = identify(request)?;
     right.check_creates(namespace).map_err(|problem| convert::to_status(&problem))
+}
+
+/// The action of a caller with the right to operate. `call` is its name in the OpenAPI document.
+pub(super) fn action<T>(
+    broker: &Broker,
+    request: &tonic::Request<T>,
+    namespace: &Namespace,
+    call: &'static str,
+    name: &str,
+) -> Result<BegunAction, Status> {
+    Ok(BegunAction::new(broker, &identify(request)?.identity, namespace, call, name))
+}
+
+/// The action of a caller that may not produce. Programs make most of these calls.
+pub(super) fn action_of_operator<T>(
+    broker: &Broker,
+    request: &tonic::Request<T>,
+    namespace: &Namespace,
+    call: &'static str,
+) -> Result<Option<BegunAction>, Status> {
+    let right = identify(request)?;
+    let is_operator = right.check_creates(namespace).is_err();
+    let action = || BegunAction::new(broker, &right.identity, namespace, call, "");
+    Ok(is_operator.then(action))
 }

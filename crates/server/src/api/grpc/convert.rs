@@ -381,6 +381,10 @@ pub(super) fn cancel_result(result: Result<Cancelled, Problem>) -> v1::CancelRes
     v1::CancelResult { result: Some(result) }
 }
 
+pub(super) fn is_cancelled(result: &v1::CancelResult) -> bool {
+    matches!(result.result, Some(v1::cancel_result::Result::Cancelled(_)))
+}
+
 pub(super) fn to_problem(problem: &Problem) -> v1::Problem {
     let (kind, status, detail, field) = problem.parts();
     v1::Problem {

@@ -1,16 +1,22 @@
-//! The `Measures` service: what ended in each step of the last hours. `api/http/series` sums it.
+//! The `Measures` service: what ended in each step of the last hours, and what happens now.
+//! `api/http/series` sums the one, `api/live` makes the messages of the other.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use axum::body::Bytes;
 use punctual_core::Timestamp;
 use punctual_proto::v1;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
-use super::caller::authorized_namespace;
+use super::caller::{authorized_namespace, identify};
 use super::convert;
-use super::reads::refused;
+use super::reads::{counts, refused};
 use crate::api::http::series::{MeasuredSteps, check_lengths, measured_steps};
+use crate::api::limits::admin_share;
+use crate::api::live::{EndsPerSecond, LiveSecond, UNREAD_MAX, pass_on};
 use crate::broker::Broker;
 use crate::measures::lag::LagPercentiles;
 use crate::measures::series::{LAG_BOUNDS_MS, SeriesMinute};
@@ -28,6 +34,27 @@ impl MeasuresApi {
 
 #[tonic::async_trait]
 impl v1::measures_server::Measures for MeasuresApi {
+    type LiveStream = ReceiverStream<Result<v1::LiveSecond, Status>>;
+
+    async fn live(
+        &self,
+        request: Request<v1::LiveRequest>,
+    ) -> Result<Response<Self::LiveStream>, Status> {
+        let namespace = match request.get_ref().namespace.as_str() {
+            "" => {
+                identify(&request)?.check_admin().map_err(refused)?;
+                None
+            }
+            name => Some(authorized_namespace(&request, name)?),
+        };
+        let share = namespace.clone().map_or_else(admin_share, Ok).map_err(convert::invalid)?;
+        let permit = self.broker.limits.live_streams.try_acquire(&share).map_err(refused)?;
+        let (sender, sent) = mpsc::channel(UNREAD_MAX);
+        let convert = |_: &Broker, second: &LiveSecond, _: &OnceLock<Bytes>| Ok(live(second));
+        tokio::spawn(pass_on(Arc::clone(&self.broker), namespace, sender, convert, permit));
+        Ok(Response::new(ReceiverStream::new(sent)))
+    }
+
     async fn series(
         &self,
         request: Request<v1::MeasureSeriesRequest>,
@@ -47,6 +74,18 @@ impl v1::measures_server::Measures for MeasuresApi {
             lag_bounds_ms: LAG_BOUNDS_MS.to_vec(),
             points: points.iter().map(|(at, row)| point(*at, row)).collect(),
         }))
+    }
+}
+
+fn live(second: &LiveSecond) -> v1::LiveSecond {
+    let EndsPerSecond { done, failed, dead } = second.ends_per_second();
+    v1::LiveSecond {
+        at_ms: second.at.as_millis(),
+        counts: Some(counts(&second.stats)),
+        in_flight: second.stats.in_flight as u64,
+        rates: Some(v1::LiveRates { done, failed, dead }),
+        lag_ms: second.minute.lag_percentiles().map(lag),
+        attempts: second.minute.total,
     }
 }
 

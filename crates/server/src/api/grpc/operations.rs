@@ -1,5 +1,6 @@
-//! The `Operations` service: one verb for all tasks that match. `api/operations` does the work, and
-//! `api/http/operations` has the form of the filter, which is kept as JSON.
+//! The `Operations` service: one verb for all tasks that match, and what operators did.
+//! `api/operations` does the work, and `api/http/operations` has the form of the filter, which is
+//! kept as JSON.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,13 +9,16 @@ use punctual_core::{Invalid, Timestamp};
 use punctual_proto::v1;
 use tonic::{Request, Response, Status};
 
-use super::caller::{authorized_namespace, identify};
+use super::caller::{action, authorized_namespace, identify};
 use super::convert;
-use super::reads::refused;
+use super::reads::{limit, refused};
+use crate::actions::ActionDetail;
 use crate::api::http::operations::{WhereBody, find, parse_verb};
 use crate::api::operation_list::{BulkOperation, Progress};
 use crate::api::operations::{self, DryRun, NewOperation, dry_run};
 use crate::broker::Broker;
+use crate::gather_measures::sum_actions;
+use crate::peer::put_action;
 use crate::task_form::{TimeValue, WholeNumber};
 
 #[derive(Debug)]
@@ -43,6 +47,7 @@ impl v1::operations_server::Operations for OperationsApi {
     ) -> Result<Response<v1::StartOperationResponse>, Status> {
         let namespace = authorized_namespace(&request, &request.get_ref().namespace)?;
         let by = identify(&request)?.identity.name_in(&namespace);
+        let action = action(&self.broker, &request, &namespace, "start_operation", "")?;
         let v1::StartOperationRequest { verb, r#where, dry_run: only_count, later_ms, .. } =
             request.into_inner();
         let later = (later_ms != 0).then(|| Duration::from_millis(later_ms));
@@ -62,6 +67,7 @@ impl v1::operations_server::Operations for OperationsApi {
             let new = NewOperation { namespace, verb, selection, filter: filter.to_json(), by };
             let started = operations::start(&self.broker, new).map_err(refused)?;
             answer.operation = Some(operation(&started));
+            action.end(started.as_action());
         }
         Ok(Response::new(answer))
     }
@@ -88,8 +94,24 @@ impl v1::operations_server::Operations for OperationsApi {
         request: Request<v1::OperationRequest>,
     ) -> Result<Response<v1::Operation>, Status> {
         let found = self.named(&request)?;
+        let v1::OperationRequest { id, .. } = request.get_ref();
+        let action = action(&self.broker, &request, &found.namespace, "stop_operation", id)?;
         found.stop();
+        action.end(ActionDetail::default());
         Ok(Response::new(operation(&found)))
+    }
+
+    async fn actions(
+        &self,
+        request: Request<v1::ActionsRequest>,
+    ) -> Result<Response<v1::ActionsResponse>, Status> {
+        let namespace = authorized_namespace(&request, &request.get_ref().namespace)?;
+        let limit = limit(request.get_ref().limit);
+        let _permit = self.broker.limits.reads.acquire(&namespace).await.map_err(refused)?;
+        let found = sum_actions(&self.broker, &namespace).await;
+        let actions = found.sum.actions.into_iter().take(limit).map(put_action).collect();
+        let since_ms = found.sum.since.as_millis();
+        Ok(Response::new(v1::ActionsResponse { actions, since_ms, complete: found.all_answered }))
     }
 }
 

@@ -11,6 +11,7 @@ use tonic::Status;
 
 use super::convert::{self, fires};
 use super::list::{self, LIMIT_DEFAULT, LIMIT_MAX, PAGE_BYTES_MAX};
+use crate::actions::ActionDetail;
 use crate::api::dead_letters::{
     ChangedLetters, GroupList, LetterSelection, LetterVerb, change_letters, delete_letter,
     list_groups,
@@ -18,11 +19,11 @@ use crate::api::dead_letters::{
 use crate::api::explain_task::explain_task;
 use crate::api::find_task::find;
 use crate::api::fire_pages::{after_fire, fire_page, parse_cursor};
-use crate::api::http::forecast::{FireForecast, ForecastSpan, expected_fires};
+use crate::api::http::forecast::{FireForecast, ForecastSpan, expected_fires, parse_division};
 use crate::api::http::page_cursor;
 use crate::api::queue_list::{QueueSummary, list_queues, list_workers};
 use crate::api::task_pages::{LetterFilter, dead_letter_page};
-use crate::api::task_stats::count_tasks;
+use crate::api::task_stats::{TaskStats, count_tasks};
 use crate::broker::Broker;
 use crate::courier::queue::WorkerView;
 use crate::fire_form::lag_ms;
@@ -179,26 +180,41 @@ pub(super) async fn redrive(
     broker: &Broker,
     namespace: &Namespace,
     request: v1::RedriveRequest,
-) -> Result<v1::RedriveResponse, Status> {
+) -> Result<(v1::RedriveResponse, ActionDetail), Status> {
     let v1::RedriveRequest { ids, all, group, .. } = request;
-    let selection = selection(ids, all, group).map_err(convert::invalid)?;
-    let changed = change_letters(broker, namespace, LetterVerb::Redrive, selection).await;
-    let ChangedLetters { changed, problems, more } = changed.map_err(refused)?;
-    let problems = letter_problems(problems);
-    Ok(v1::RedriveResponse { redriven: changed as u64, problems, more })
+    let verb = LetterVerb::Redrive;
+    let (redriven, problems, more, did) = change(broker, namespace, verb, ids, all, group).await?;
+    Ok((v1::RedriveResponse { redriven, problems, more }, did))
 }
 
 pub(super) async fn delete_letters(
     broker: &Broker,
     namespace: &Namespace,
     request: v1::DeleteDeadLettersRequest,
-) -> Result<v1::DeleteDeadLettersResponse, Status> {
+) -> Result<(v1::DeleteDeadLettersResponse, ActionDetail), Status> {
     let v1::DeleteDeadLettersRequest { ids, all, group, .. } = request;
+    let verb = LetterVerb::Delete;
+    let (deleted, problems, more, did) = change(broker, namespace, verb, ids, all, group).await?;
+    Ok((v1::DeleteDeadLettersResponse { deleted, problems, more }, did))
+}
+
+/// Changes dead letters. Returns how many were changed, why others were not, whether letters are
+/// left, and what is noted of it.
+async fn change(
+    broker: &Broker,
+    namespace: &Namespace,
+    verb: LetterVerb,
+    ids: Vec<String>,
+    all: bool,
+    group: Option<v1::DeadGroupFilter>,
+) -> Result<(u64, Vec<v1::RedriveProblem>, bool, ActionDetail), Status> {
     let selection = selection(ids, all, group).map_err(convert::invalid)?;
-    let changed = change_letters(broker, namespace, LetterVerb::Delete, selection).await;
-    let ChangedLetters { changed, problems, more } = changed.map_err(refused)?;
-    let problems = letter_problems(problems);
-    Ok(v1::DeleteDeadLettersResponse { deleted: changed as u64, problems, more })
+    let detail = selection.to_string();
+    let changed = change_letters(broker, namespace, verb, selection).await.map_err(refused)?;
+    let ChangedLetters { changed, problems, more } = changed;
+    let changed = changed as u64;
+    let did = ActionDetail { name: None, detail, changed: Some(changed) };
+    Ok((changed, letter_problems(problems), more, did))
 }
 
 /// The dead letters that a call selects.
@@ -246,7 +262,11 @@ pub(super) async fn stats(
     namespace: &Namespace,
 ) -> Result<v1::StatsResponse, Status> {
     let stats = count_tasks(broker, namespace, broker.clock.now()).await.map_err(refused)?;
-    Ok(v1::StatsResponse {
+    Ok(counts(&stats))
+}
+
+pub(super) fn counts(stats: &TaskStats) -> v1::StatsResponse {
+    v1::StatsResponse {
         accepted: stats.accepted(),
         scheduled: stats.counts.scheduled,
         firing: stats.firing,
@@ -258,7 +278,7 @@ pub(super) async fn stats(
         queued: stats.queued as u64,
         parked_lanes: stats.parked_lanes as u64,
         oldest_overdue_at_ms: stats.oldest_overdue.map(Timestamp::as_millis),
-    })
+    }
 }
 
 pub(super) async fn forecast(
@@ -268,14 +288,18 @@ pub(super) async fn forecast(
 ) -> Result<v1::ForecastResponse, Status> {
     let (ahead, step) = (convert::given(request.for_ms), convert::given(request.step_ms));
     let at = request.at_ms.map(Timestamp::from_millis);
-    let span = ForecastSpan { at, ahead, step };
+    let by = parse_division(&request.by).map_err(convert::invalid)?;
+    let span = ForecastSpan { at, ahead, step, by };
     let forecast = expected_fires(broker, namespace, span).await.map_err(refused)?;
-    let FireForecast { from, step, fires, until } = forecast;
+    let FireForecast { from, step, fires, until, targets } = forecast;
+    let targets = targets.into_iter();
+    let targets = targets.map(|(target, fires)| v1::TargetForecast { target, fires }).collect();
     Ok(v1::ForecastResponse {
         from_ms: from.as_millis(),
         step_ms: convert::as_millis(step),
         fires,
         complete_until_ms: until.map(Timestamp::as_millis),
+        targets,
     })
 }
 

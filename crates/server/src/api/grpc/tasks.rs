@@ -18,8 +18,11 @@ use tokio_stream::wrappers::ReceiverStream;
 use tokio_stream::{Stream, StreamExt};
 use tonic::{Request, Response, Status, Streaming};
 
-use super::caller::{authorize, authorize_creation, authorized_namespace, identify};
+use super::caller::{
+    action, action_of_operator, authorize, authorize_creation, authorized_namespace, identify,
+};
 use super::{convert, drained, list, namespaces, preview, reads, whoami};
+use crate::actions::ActionDetail;
 use crate::api::command_batch::{
     CommandBatch, CommandResult, expect_cancelled, expect_scheduled, next_result, unexpected_reply,
 };
@@ -118,6 +121,7 @@ impl v1::tasks_server::Tasks for TasksApi {
         request: Request<v1::CancelRequest>,
     ) -> Result<Response<v1::CancelResponse>, Status> {
         let namespace = authorized_namespace(&request, &request.get_ref().namespace)?;
+        let action = action_of_operator(&self.broker, &request, &namespace, "cancel_tasks")?;
         let v1::CancelRequest { keys, ids, .. } = request.into_inner();
         if !keys.is_empty() && !ids.is_empty() {
             let problem = "exactly one of `keys` and `ids` must be given";
@@ -153,7 +157,12 @@ impl v1::tasks_server::Tasks for TasksApi {
             });
             convert::cancel_result(cancelled)
         });
-        Ok(Response::new(v1::CancelResponse { results: results.collect() }))
+        let results: Vec<v1::CancelResult> = results.collect();
+        if let Some(action) = action {
+            let cancelled = results.iter().filter(|result| convert::is_cancelled(result)).count();
+            action.end(ActionDetail::of_many(results.len(), cancelled));
+        }
+        Ok(Response::new(v1::CancelResponse { results }))
     }
 
     async fn touch(
@@ -164,8 +173,10 @@ impl v1::tasks_server::Tasks for TasksApi {
         if request.get_ref().create.is_some() {
             authorize_creation(&request, &namespace)?;
         }
+        let action = action_of_operator(&self.broker, &request, &namespace, "touch_tasks")?;
         let request = request.into_inner();
-        check_count("keys", request.keys.len())?;
+        let count = request.keys.len();
+        check_count("keys", count)?;
         let push = convert::push(request.to).map_err(convert::invalid)?;
         let template =
             request.create.map(|create| template(&self.broker, &namespace, create)).transpose();
@@ -197,6 +208,10 @@ impl v1::tasks_server::Tasks for TasksApi {
             missing.extend(others);
         }
         response.missing = missing.iter().map(|key| key.as_str().to_owned()).collect();
+        if let Some(action) = action {
+            let touched = usize::try_from(response.touched + response.created);
+            action.end(ActionDetail::of_many(count, touched.unwrap_or(usize::MAX)));
+        }
         Ok(Response::new(response))
     }
 
@@ -223,21 +238,18 @@ impl v1::tasks_server::Tasks for TasksApi {
     }
 
     async fn pause(&self, request: Request<v1::TaskRequest>) -> Result<Response<v1::Task>, Status> {
-        let namespace = authorized_namespace(&request, &request.get_ref().namespace)?;
-        self.change(&namespace, &request.get_ref().key_or_id, Command::Pause).await
+        self.change(request, "pause_task", Command::Pause).await
     }
 
     async fn resume(
         &self,
         request: Request<v1::TaskRequest>,
     ) -> Result<Response<v1::Task>, Status> {
-        let namespace = authorized_namespace(&request, &request.get_ref().namespace)?;
-        self.change(&namespace, &request.get_ref().key_or_id, Command::Resume).await
+        self.change(request, "resume_task", Command::Resume).await
     }
 
     async fn fire(&self, request: Request<v1::TaskRequest>) -> Result<Response<v1::Task>, Status> {
-        let namespace = authorized_namespace(&request, &request.get_ref().namespace)?;
-        self.change(&namespace, &request.get_ref().key_or_id, Command::Fire).await
+        self.change(request, "fire_task", Command::Fire).await
     }
 
     async fn fires(
@@ -281,7 +293,10 @@ impl v1::tasks_server::Tasks for TasksApi {
         request: Request<v1::RedriveRequest>,
     ) -> Result<Response<v1::RedriveResponse>, Status> {
         let namespace = authorized_namespace(&request, &request.get_ref().namespace)?;
-        Ok(Response::new(reads::redrive(&self.broker, &namespace, request.into_inner()).await?))
+        let action = action(&self.broker, &request, &namespace, "redrive_dead_letters", "")?;
+        let (answer, did) = reads::redrive(&self.broker, &namespace, request.into_inner()).await?;
+        action.end(did);
+        Ok(Response::new(answer))
     }
 
     async fn delete_dead_letter(
@@ -289,9 +304,11 @@ impl v1::tasks_server::Tasks for TasksApi {
         request: Request<v1::DeleteDeadLetterRequest>,
     ) -> Result<Response<v1::DeleteDeadLetterResponse>, Status> {
         let namespace = authorized_namespace(&request, &request.get_ref().namespace)?;
-        Ok(Response::new(
-            reads::delete_dead_letter(&self.broker, &namespace, &request.get_ref().fire_id).await?,
-        ))
+        let fire_id = &request.get_ref().fire_id;
+        let action = action(&self.broker, &request, &namespace, "delete_dead_letter", fire_id)?;
+        let answer = reads::delete_dead_letter(&self.broker, &namespace, fire_id).await?;
+        action.end(ActionDetail::default());
+        Ok(Response::new(answer))
     }
 
     async fn stats(
@@ -365,8 +382,11 @@ impl v1::tasks_server::Tasks for TasksApi {
         request: Request<v1::DeleteDeadLettersRequest>,
     ) -> Result<Response<v1::DeleteDeadLettersResponse>, Status> {
         let namespace = authorized_namespace(&request, &request.get_ref().namespace)?;
-        let deleted = reads::delete_letters(&self.broker, &namespace, request.into_inner()).await?;
-        Ok(Response::new(deleted))
+        let action = action(&self.broker, &request, &namespace, "delete_dead_letters", "")?;
+        let (answer, did) =
+            reads::delete_letters(&self.broker, &namespace, request.into_inner()).await?;
+        action.end(did);
+        Ok(Response::new(answer))
     }
 
     async fn who_am_i(
@@ -379,17 +399,22 @@ impl v1::tasks_server::Tasks for TasksApi {
 }
 
 impl TasksApi {
-    /// Sends a command whose reply is a task.
+    /// Sends a command of an operator whose reply is a task. `call` is its name in the OpenAPI
+    /// document.
     async fn change(
         &self,
-        namespace: &Namespace,
-        name: &str,
+        request: Request<v1::TaskRequest>,
+        call: &'static str,
         command: fn(Subject) -> Command,
     ) -> Result<Response<v1::Task>, Status> {
-        let task = TaskRef { namespace, name };
+        let v1::TaskRequest { namespace, key_or_id } = request.get_ref();
+        let namespace = authorized_namespace(&request, namespace)?;
+        let action = action(&self.broker, &request, &namespace, call, key_or_id)?;
+        let task = TaskRef { namespace: &namespace, name: key_or_id };
         let changed = command_task(&self.broker, task, command).await;
         let changed = changed.and_then(|found| found.ok_or_else(|| Problem::task_not_found(task)));
         let changed = changed.map_err(|problem| convert::to_status(&problem))?;
+        action.end(ActionDetail::default());
         Ok(Response::new(convert::task(&changed)))
     }
 

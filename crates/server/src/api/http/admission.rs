@@ -2,9 +2,9 @@
 //!
 //! A request is refused if a web page of another origin sent it, if its caller has no right to the
 //! route, or if the broker drains; then nothing of its body is kept. Otherwise its body is bounded
-//! (`api/body.rs`). Every request is counted with its route and status. This is one middleware and
-//! not one per check: six layers took a third of the time of a request for one task
-//! (`docs/lab/bench.md`).
+//! (`api/body.rs`). Every request is counted with its route and status, and those of operators are
+//! noted (`action_notes`). This is one middleware and not one per check: six layers took a third of
+//! the time of a request for one task (`docs/lab/bench.md`).
 
 use std::sync::Arc;
 
@@ -16,6 +16,8 @@ use http::header::{CONNECTION, HOST};
 use http::request::Parts;
 use http::{HeaderValue, Version};
 
+use super::action_notes;
+use crate::actions::BegunAction;
 use crate::api::body::{self, BodyKind, BodyOwner, BodyProblem, BoundedBody};
 use crate::auth::Identity;
 use crate::broker::Broker;
@@ -48,19 +50,25 @@ pub(super) async fn admit(
     let trust = head.extensions.get::<ConnectionTrust>();
     let stranger = trust.filter(|trust| !trust.is_trusted()).cloned();
     let mut response = match check(&broker, &mut head, route).await {
-        Ok(()) if http_body::Body::is_end_stream(&body) => {
-            drop(broker);
-            next.run(Request::from_parts(head, body)).await
-        }
-        Ok(()) => {
-            let (owner, limits) = (BodyOwner::Path(head.uri.clone()), Arc::clone(&broker.limits));
-            drop(broker);
-            let to_error = |problem| BodyProblem(problem).into();
-            let body = BoundedBody::new(body, BodyKind::Whole, owner, limits, to_error);
-            let (in_use, unread) = (body.large_permit(), body.unread());
-            let response = next.run(Request::from_parts(head, Body::new(body))).await;
-            drop(in_use);
-            Box::pin(unread.discard(version, response.status())).await;
+        Ok(action) => {
+            let mut response = if http_body::Body::is_end_stream(&body) {
+                drop(broker);
+                next.run(Request::from_parts(head, body)).await
+            } else {
+                let owner = BodyOwner::Path(head.uri.clone());
+                let limits = Arc::clone(&broker.limits);
+                drop(broker);
+                let to_error = |problem| BodyProblem(problem).into();
+                let body = BoundedBody::new(body, BodyKind::Whole, owner, limits, to_error);
+                let (in_use, unread) = (body.large_permit(), body.unread());
+                let response = next.run(Request::from_parts(head, Body::new(body))).await;
+                drop(in_use);
+                Box::pin(unread.discard(version, response.status())).await;
+                response
+            };
+            if let Some(action) = action {
+                action_notes::end(action, &mut response);
+            }
             response
         }
         Err(problem) => {
@@ -75,15 +83,26 @@ pub(super) async fn admit(
     response
 }
 
-async fn check(broker: &Broker, head: &mut Parts, route: Option<&str>) -> Result<(), Problem> {
+/// Checks a request. Returns the action to note when its route has succeeded, if it is one.
+async fn check(
+    broker: &Broker,
+    head: &mut Parts,
+    route: Option<&str>,
+) -> Result<Option<BegunAction>, Problem> {
     check_origin(broker, head)?;
     let identity = match route {
         Some(route) => broker.tokens.check(head, route).await,
         None => Ok(None),
     };
     note_caller(head, identity.as_ref().ok().and_then(Option::as_ref))?;
-    identity?;
-    check_stage(broker, route)
+    let identity = identity?;
+    check_stage(broker, route)?;
+    match (route, identity) {
+        (Some(route), Some(identity)) => {
+            Ok(action_notes::begin(broker, head, route, &identity).await)
+        }
+        _ => Ok(None),
+    }
 }
 
 /// The same checks for a route that `fast_path` answers. A request that is refused here changes
@@ -98,7 +117,12 @@ pub(super) fn check_fast(
     check_origin(broker, head)?;
     let identity = broker.tokens.check_in(head, route, namespace)?;
     check_stage(broker, Some(route))?;
-    trust.identified(&identity.ok_or_else(Problem::unauthenticated)?)
+    let identity = identity.ok_or_else(Problem::unauthenticated)?;
+    if action_notes::is_action(head, route, &identity, namespace) {
+        // The router notes it.
+        return Err(Problem::not_found());
+    }
+    trust.identified(&identity)
 }
 
 fn check_origin(broker: &Broker, head: &Parts) -> Result<(), Problem> {

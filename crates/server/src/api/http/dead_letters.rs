@@ -9,12 +9,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use utoipa::ToSchema;
 
+use super::action_notes::with_detail;
 use super::page_cursor;
 use super::request::{
     self, BATCH_MAX, JsonBody, NAMES_BYTES_MAX, PathName, PathNamespace, QueryParams,
 };
 use super::response::{self, ApiResult, DELETED, Deleted};
 use super::tasks::list::{PAGE_DEFAULT, PAGE_MAX, PageLimit};
+use crate::actions::ActionDetail;
 use crate::api::dead_letters::{
     ChangedLetters, GroupList, LetterSelection, LetterVerb, change_letters, delete_letter,
     list_groups,
@@ -280,19 +282,24 @@ struct LetterProblem {
     problem: Problem,
 }
 
-/// Changes the letters that a body selects. Returns how many were changed, why others were not, and
-/// whether letters are left.
-async fn change(
+/// Changes the letters that a body selects. `answer` makes the answer of how many were changed, why
+/// others were not, and whether letters are left.
+async fn change<A: Serialize>(
     broker: &Broker,
     namespace: &Namespace,
     verb: LetterVerb,
     body: &[u8],
-) -> Result<(usize, Vec<LetterProblem>, bool), Problem> {
+    answer: fn(usize, Vec<LetterProblem>, bool) -> A,
+) -> ApiResult {
     let body: LettersBody = request::json(body, "a list of ids, `all` or `where`")?;
-    let changed = change_letters(broker, namespace, verb, body.selection()?).await?;
+    let selection = body.selection()?;
+    let detail = selection.to_string();
+    let changed = change_letters(broker, namespace, verb, selection).await?;
     let ChangedLetters { changed, problems, more } = changed;
     let problem = |(id, problem)| LetterProblem { id, problem };
-    Ok((changed, problems.into_iter().map(problem).collect(), more))
+    let problems = problems.into_iter().map(problem).collect();
+    let did = ActionDetail { name: None, detail, changed: Some(changed as u64) };
+    Ok(with_detail(response::ok(&answer(changed, problems, more))?, did))
 }
 
 /// Redrive dead letters
@@ -308,8 +315,8 @@ pub(crate) async fn redrive(
     PathNamespace(namespace): PathNamespace,
     JsonBody(body): JsonBody<NAMES_BYTES_MAX>,
 ) -> ApiResult {
-    let (changed, problems, more) = change(&broker, &namespace, LetterVerb::Redrive, &body).await?;
-    response::ok(&RedriveAnswer { redriven: changed, problems, more })
+    let answer = |redriven, problems, more| RedriveAnswer { redriven, problems, more };
+    change(&broker, &namespace, LetterVerb::Redrive, &body, answer).await
 }
 
 /// Delete dead letters
@@ -325,8 +332,8 @@ pub(crate) async fn delete_many(
     PathNamespace(namespace): PathNamespace,
     JsonBody(body): JsonBody<NAMES_BYTES_MAX>,
 ) -> ApiResult {
-    let (changed, problems, more) = change(&broker, &namespace, LetterVerb::Delete, &body).await?;
-    response::ok(&DeleteManyAnswer { deleted: changed, problems, more })
+    let answer = |deleted, problems, more| DeleteManyAnswer { deleted, problems, more };
+    change(&broker, &namespace, LetterVerb::Delete, &body, answer).await
 }
 
 /// Delete a dead letter

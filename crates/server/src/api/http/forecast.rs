@@ -6,9 +6,11 @@
 //! that their number does not matter, and only series are read. Shorter steps read all tasks. At
 //! most [`TASKS_MAX`] tasks, shared by all partitions, are read, and [`CRON_TIMES_MAX`] times of
 //! cron expressions are computed. Beyond that the response says up to when it is complete.
+//! The counts of the store know no targets: a forecast by target reads all tasks, within the same
+//! bounds.
 
 use std::cmp::{Ordering, Reverse};
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,7 +30,7 @@ use super::request::{PathNamespace, QueryParams};
 use super::response::{self, ApiResult};
 use crate::broker::Broker;
 use crate::problem::Problem;
-use crate::schema::{documented, duration};
+use crate::schema::{documented, duration, one_of};
 use crate::store::Store;
 use crate::task_form::{InstantText, TimeValue, parse_duration_field, parse_time_field};
 
@@ -53,6 +55,11 @@ const STEP_DEFAULT: Duration = Duration::from_secs(3600);
 const STEP_MIN: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
 
+/// Targets that are told apart while tasks are read, and in one response. Fires of others are
+/// counted together.
+const TARGETS_READ_MAX: usize = 256;
+const TARGETS_MAX: usize = 8;
+
 /// Expected fires per step.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Forecast)]
@@ -71,6 +78,20 @@ struct ForecastAnswer {
     complete_until: Option<String>,
     /// The steps in order. Overdue fires are in the first, if it begins now or earlier.
     steps: Vec<ForecastStep>,
+    /// With `by=target`: the targets with most fires, at most 8. Fires of other targets are in
+    /// `steps` only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    targets: Option<Vec<TargetFires>>,
+}
+
+/// The expected fires of one target.
+#[derive(Debug, Serialize, ToSchema)]
+struct TargetFires {
+    /// Scheme, host and port of a webhook or a gRPC method, `queue NAME`, or a connection and its
+    /// place.
+    target: String,
+    /// How many fires are expected in each step.
+    fires: Vec<u64>,
 }
 
 /// One step of time.
@@ -91,10 +112,18 @@ documented!(
     duration(STEP_MIN, AHEAD_MAX)
 );
 
+documented!(
+    /// What a forecast is divided by.
+    ForecastDivision,
+    "ForecastDivision",
+    one_of(["target"])
+);
+
 /// Forecast fires
 ///
 /// Counts the fires that are expected in each step of time. Steps of a minute or longer begin at
-/// whole minutes.
+/// whole minutes. With `by=target` tasks are read, at most 100,000, and the forecast is complete up
+/// to the last of them.
 #[utoipa::path(
     get, path = "/v1/{namespace}/forecast", tag = "statistics",
     params(
@@ -104,6 +133,8 @@ documented!(
             "The length of a step: whole minutes, or less than one. At most 1,000. Default: 1h."),
         ("at" = inline(Option<TimeValue>), Query, description =
             "When the first step begins. Default: now."),
+        ("by" = inline(Option<ForecastDivision>), Query, description =
+            "Also count the fires of each target."),
     ),
     responses((status = 200, description = "The steps.", body = ForecastAnswer))
 )]
@@ -115,9 +146,11 @@ pub(crate) async fn forecast(
     let ahead = params.take("for")?.map(|text| parse_duration_field("for", &text)).transpose()?;
     let step = params.take("step")?.map(|text| parse_duration_field("step", &text)).transpose()?;
     let at = params.take("at")?.map(|text| parse_time_field("at", &text)).transpose()?;
+    let by = params.take("by")?;
     params.end()?;
-    let span = ForecastSpan { at, ahead, step };
-    let FireForecast { from, step, fires, until } =
+    let by = parse_division(by.as_deref().unwrap_or_default())?;
+    let span = ForecastSpan { at, ahead, step, by };
+    let FireForecast { from, step, fires, until, targets } =
         expected_fires(&broker, namespace, span).await?;
     let steps = fires.iter().zip(0u32..).map(|(fires, number)| ForecastStep {
         from: from.after(step.saturating_mul(number)).to_string(),
@@ -129,7 +162,26 @@ pub(crate) async fn forecast(
         complete: until.is_none(),
         complete_until: until.map(|until| until.to_string()),
         steps: steps.collect(),
+        targets: (by == Division::Targets).then(|| {
+            let targets = targets.into_iter();
+            targets.map(|(target, fires)| TargetFires { target, fires }).collect()
+        }),
     })
+}
+
+/// What a forecast is divided by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Division {
+    None,
+    Targets,
+}
+
+pub(crate) fn parse_division(by: &str) -> Result<Division, Invalid> {
+    match by {
+        "" => Ok(Division::None),
+        "target" => Ok(Division::Targets),
+        _ => Err(Invalid::new("by", "must be target")),
+    }
 }
 
 /// The span that a caller wants, as far as it was given.
@@ -140,6 +192,7 @@ pub(crate) struct ForecastSpan {
     /// How long all steps are together.
     pub(crate) ahead: Option<Duration>,
     pub(crate) step: Option<Duration>,
+    pub(crate) by: Division,
 }
 
 /// How many fires are expected in each step.
@@ -151,6 +204,8 @@ pub(crate) struct FireForecast {
     pub(crate) fires: Vec<u64>,
     /// Up to when every fire was counted; `None` if all were.
     pub(crate) until: Option<Timestamp>,
+    /// By target and step, the targets with most fires first. Empty unless it was asked for.
+    pub(crate) targets: Vec<(String, Vec<u64>)>,
 }
 
 /// Counts the fires that are expected in a span.
@@ -165,11 +220,15 @@ pub(crate) async fn expected_fires(
     let mut filter = Filter::all(namespace);
     filter.state = Some(TaskState::Scheduled);
     filter.to = steps.to;
-    let minutes = steps.minutes();
+    let minutes = match span.by {
+        Division::None => steps.minutes(),
+        // The counts of the store know no targets.
+        Division::Targets => None,
+    };
     if minutes.is_some() {
         filter.kind = Some(KindFilter::Series);
     }
-    let due = find_all(broker, &filter, minutes, now).await?;
+    let due = find_all(broker, &filter, minutes, span.by, now).await?;
     let counting = move || {
         let mut counts = FireCounts::new(steps);
         counts.count(due);
@@ -179,9 +238,10 @@ pub(crate) async fn expected_fires(
     };
     // A million cron times would block the thread for other requests.
     let counts = tokio::task::spawn_blocking(counting).await;
-    let counts = counts.map_err(|error| StoreError::Unavailable(error.into()))?;
+    let mut counts = counts.map_err(|error| StoreError::Unavailable(error.into()))?;
     let until = counts.until.map(|until| until.max(steps.from));
-    Ok(FireForecast { from: steps.from, step: steps.step, fires: counts.fires, until })
+    let targets = counts.largest_targets();
+    Ok(FireForecast { from: steps.from, step: steps.step, fires: counts.fires, until, targets })
 }
 
 /// The steps of a forecast.
@@ -252,6 +312,7 @@ impl TimeSteps {
             return Some(fires);
         }
         let last = self.from.millis_before(1);
+        let target = fires.target;
         let schedule = &fires.schedule;
         let first = match schedule {
             Schedule::Every { .. } => schedule.last_until(fires.first, last, 1).pop(),
@@ -262,7 +323,7 @@ impl TimeSteps {
             u32::MAX => u32::MAX,
             left => left.saturating_sub(schedule.count_until(fires.first, last)),
         };
-        (left > 0).then_some(FutureFires { schedule: fires.schedule, first, left })
+        (left > 0).then_some(FutureFires { target, schedule: fires.schedule, first, left })
     }
 
     fn step_millis(self) -> u64 {
@@ -284,15 +345,39 @@ struct DueFires {
     /// Tasks that the store has counted, by step.
     counts: Vec<i64>,
     /// Fires of tasks that were read: the next one of each task, and overlapping ones.
-    times: Vec<Timestamp>,
+    times: Vec<(Timestamp, TargetNumber)>,
     /// The fires after those.
     series: Vec<FutureFires>,
     /// Up to when these are all fires, if tasks were left out.
     until: Option<Timestamp>,
+    targets: TargetNames,
+}
+
+/// The position of a target in [`TargetNames`]; `None` if it is not told apart.
+type TargetNumber = Option<u16>;
+
+/// The targets that are told apart.
+#[derive(Default)]
+struct TargetNames(HashMap<String, u16>);
+
+impl TargetNames {
+    fn number(&mut self, name: String) -> TargetNumber {
+        let next = self.0.len();
+        match self.0.get(&name) {
+            Some(known) => Some(*known),
+            None if next >= TARGETS_READ_MAX => None,
+            None => {
+                let number = u16::try_from(next).ok()?;
+                self.0.insert(name, number);
+                Some(number)
+            }
+        }
+    }
 }
 
 /// The fires of a cron or interval task after its next one.
 struct FutureFires {
+    target: TargetNumber,
     schedule: Schedule,
     first: Timestamp,
     /// How many are left by the `count` of the series.
@@ -304,6 +389,7 @@ async fn find_all(
     broker: &Broker,
     filter: &Filter,
     steps: Option<DueSteps>,
+    by: Division,
     now: Timestamp,
 ) -> Result<DueFires, Problem> {
     let partitions = broker.owners.partitions();
@@ -320,7 +406,7 @@ async fn find_all(
             let (store, filter) = (Arc::clone(&broker.store), filter.clone());
             let steps = steps.clone();
             reads.spawn(async move {
-                let mut due = find(&store, partition, &filter, bounds, now).await?;
+                let mut due = find(&store, partition, &filter, bounds, by, now).await?;
                 if let Some(steps) = steps {
                     let counts = store.due_counts(partition, &filter.namespace, &steps).await?;
                     due.until = earliest(due.until, counts.until.map(DueMinute::start));
@@ -354,6 +440,7 @@ async fn find(
     partition: PartitionId,
     filter: &Filter,
     bounds: ReadBounds,
+    by: Division,
     now: Timestamp,
 ) -> Result<DueFires, StoreError> {
     let mut due = DueFires::default();
@@ -364,7 +451,7 @@ async fn find(
         let page = store.list(partition, filter, after, limit).await?;
         count += page.items.len();
         for task in &page.items {
-            due.add(task, now);
+            due.add(task, by, now);
         }
         match page.next {
             None => break,
@@ -385,15 +472,27 @@ impl DueFires {
         for (sum, count) in self.counts.iter_mut().zip(others.counts) {
             *sum += count;
         }
-        self.times.extend(others.times);
-        self.series.extend(others.series);
+        let mut numbers = vec![None; others.targets.0.len()];
+        for (name, number) in others.targets.0 {
+            numbers[usize::from(number)] = self.targets.number(name);
+        }
+        let renumbered = |number: TargetNumber| numbers[usize::from(number?)];
+        let times = others.times.into_iter();
+        self.times.extend(times.map(|(time, number)| (time, renumbered(number))));
+        let series = others.series.into_iter();
+        self.series
+            .extend(series.map(|fires| FutureFires { target: renumbered(fires.target), ..fires }));
         self.until = earliest(self.until, others.until);
     }
 
-    fn add(&mut self, task: &Task, now: Timestamp) {
-        self.times.push(task.fire_at);
-        self.times.extend(task.overlapping.iter().map(|overlapping| overlapping.fire_at));
-        self.times.extend(task.resumes_at);
+    fn add(&mut self, task: &Task, by: Division, now: Timestamp) {
+        let target = match by {
+            Division::None => None,
+            Division::Targets => self.targets.number(task.definition.target.group()),
+        };
+        let overlapping = task.overlapping.iter().map(|overlapping| overlapping.fire_at);
+        let times = [task.fire_at].into_iter().chain(overlapping).chain(task.resumes_at);
+        self.times.extend(times.map(|time| (time, target)));
         let schedule = &task.definition.schedule;
         let Some(series) = schedule.series() else {
             return;
@@ -406,7 +505,7 @@ impl DueFires {
         }
         let left = series.count.map_or(u32::MAX, |count| count.saturating_sub(task.fires));
         if let Some(first) = schedule.next_at(latest).filter(|_| left > 0) {
-            self.series.push(FutureFires { schedule: schedule.clone(), first, left });
+            self.series.push(FutureFires { target, schedule: schedule.clone(), first, left });
         }
     }
 }
@@ -416,22 +515,28 @@ struct FireCounts {
     steps: TimeSteps,
     fires: Vec<u64>,
     until: Option<Timestamp>,
+    /// The name and the fires of each target that is told apart, by its number.
+    targets: Vec<(String, Vec<u64>)>,
 }
 
 impl FireCounts {
     fn new(steps: TimeSteps) -> Self {
-        Self { steps, fires: vec![0; steps.count()], until: None }
+        Self { steps, fires: vec![0; steps.count()], until: None, targets: Vec::new() }
     }
 
     /// Counts all fires. At most [`CRON_TIMES_MAX`] cron times are computed, in the order of time,
     /// so that nothing is missing before the last of them.
     fn count(&mut self, due: DueFires) {
         self.until = due.until.filter(|until| *until < self.steps.to);
+        self.targets = vec![(String::new(), vec![0; self.fires.len()]); due.targets.0.len()];
+        for (name, number) in due.targets.0 {
+            self.targets[usize::from(number)].0 = name;
+        }
         for (fires, count) in self.fires.iter_mut().zip(due.counts) {
             *fires += u64::try_from(count).unwrap_or(0);
         }
-        for time in due.times {
-            self.add(time, 1);
+        for (time, target) in due.times {
+            self.add(time, target);
         }
         let mut heap = BinaryHeap::new();
         let (steps, series) = (self.steps, due.series.into_iter());
@@ -448,7 +553,7 @@ impl FireCounts {
             if fires.first >= self.steps.to {
                 return;
             }
-            self.add(fires.first, 1);
+            self.add(fires.first, fires.target);
             let left = fires.left - 1;
             if let Some(first) = fires.schedule.next_at(fires.first).filter(|_| left > 0) {
                 heap.push(Reverse(ByNextFire(FutureFires { first, left, ..fires })));
@@ -477,17 +582,34 @@ impl FireCounts {
                 Err(_) => end,
             };
             let fires = (step_end.min(end) - at).div_ceil(interval_ms).min(left);
-            self.fires[index] += fires;
+            self.count_in(index, series.target, fires);
             left -= fires;
             at = at.saturating_add(fires.saturating_mul(interval_ms));
         }
     }
 
-    fn add(&mut self, time: Timestamp, fires: u64) {
+    /// The targets with most fires.
+    fn largest_targets(&mut self) -> Vec<(String, Vec<u64>)> {
+        let mut targets = std::mem::take(&mut self.targets);
+        targets
+            .sort_by_cached_key(|(name, fires)| (Reverse(fires.iter().sum::<u64>()), name.clone()));
+        targets.retain(|(_, fires)| fires.iter().any(|count| *count > 0));
+        targets.truncate(TARGETS_MAX);
+        targets
+    }
+
+    fn count_in(&mut self, step: usize, target: TargetNumber, fires: u64) {
+        self.fires[step] += fires;
+        if let Some(number) = target {
+            self.targets[usize::from(number)].1[step] += fires;
+        }
+    }
+
+    fn add(&mut self, time: Timestamp, target: TargetNumber) {
         let TimeSteps { from, to, earlier, .. } = self.steps;
         if time < to && (time >= from || earlier == EarlierFires::InFirst) {
             let index = self.index(time);
-            self.fires[index] += fires;
+            self.count_in(index, target, 1);
         }
     }
 
@@ -546,6 +668,7 @@ mod tests {
     fn every(interval_ms: u64, first: u64, left: u32, series: Series) -> FutureFires {
         let interval = Duration::from_millis(interval_ms);
         FutureFires {
+            target: None,
             schedule: Schedule::Every { interval, series: series.into() },
             first: at(first),
             left,
@@ -556,7 +679,7 @@ mod tests {
         let cron = Cron::new("* * * * * *", Zone::utc(), Dst::default()).unwrap();
         let series = Arc::new(Series::default());
         let schedule = Schedule::Cron { cron: cron.into(), series };
-        FutureFires { schedule, first: at(first), left }
+        FutureFires { target: None, schedule, first: at(first), left }
     }
 
     #[test]
@@ -590,7 +713,7 @@ mod tests {
             (seconds(990, 10), [0, 0, 0]),
         ] {
             let mut counts = FireCounts::new(steps(25, 10, EarlierFires::LeftOut));
-            let times = vec![at(999), at(1000)];
+            let times = vec![(at(999), None), (at(1000), None)];
             counts.count(DueFires { series: vec![series], times, ..DueFires::default() });
             assert_eq!(counts.fires, [want[0] + 1, want[1], want[2]]);
         }
@@ -600,7 +723,7 @@ mod tests {
     fn steps_begin_at_whole_minutes_unless_they_are_shorter() {
         let minutes = |count| Some(MINUTE * count);
         let now = at(6030);
-        let span = |at, ahead, step| ForecastSpan { at, ahead, step };
+        let span = |at, ahead, step| ForecastSpan { at, ahead, step, by: Division::None };
         let steps = |span| TimeSteps::new(span, now).unwrap();
         let hour = steps(span(None, minutes(90), minutes(60)));
         assert_eq!((hour.from, hour.to, hour.count()), (at(6000), at(6000 + 5400), 2));
@@ -619,6 +742,36 @@ mod tests {
             let error = TimeSteps::new(span, now).unwrap_err();
             assert!(error.to_string().starts_with(field), "{error}");
         }
+    }
+
+    #[test]
+    fn fires_are_divided_by_target_over_all_partitions() {
+        let due = |first: &str, other: &str| {
+            let mut due = DueFires::default();
+            let numbers = [first, other].map(|name| due.targets.number(name.to_owned()));
+            due.times = vec![(at(1000), numbers[0]), (at(1015), numbers[1]), (at(1001), None)];
+            due.series =
+                vec![FutureFires { target: numbers[1], ..every(5000, 1004, 2, Series::default()) }];
+            due
+        };
+        let mut all = due("a", "b");
+        all.add_all(due("b", "c"));
+        let mut counts = FireCounts::new(steps(20, 10, EarlierFires::InFirst));
+        counts.count(all);
+        assert_eq!(counts.fires, [8, 2]);
+        let want = [("b", vec![3, 1]), ("c", vec![2, 1]), ("a", vec![1, 0])];
+        let want: Vec<_> = want.into_iter().map(|(name, it)| (name.to_owned(), it)).collect();
+        assert_eq!(counts.largest_targets(), want);
+    }
+
+    #[test]
+    fn few_targets_are_told_apart() {
+        let mut names = TargetNames::default();
+        let number = |names: &mut TargetNames, of: usize| names.number(of.to_string());
+        let last = TARGETS_READ_MAX - 1;
+        assert_eq!((0..=last).filter_map(|of| number(&mut names, of)).count(), TARGETS_READ_MAX);
+        assert_eq!(number(&mut names, last), u16::try_from(last).ok());
+        assert_eq!(number(&mut names, TARGETS_READ_MAX), None);
     }
 
     #[test]

@@ -102,6 +102,10 @@ struct BrokerAnswer {
     /// When its last heartbeat was seen.
     #[schema(value_type = InstantText)]
     last_heartbeat: String,
+    /// How far its clock is ahead of the store's, in milliseconds. Only of brokers of a cluster,
+    /// once it was measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    clock_ahead_ms: Option<i64>,
 }
 
 /// Show the topology
@@ -133,6 +137,7 @@ impl TopologyAnswer {
             address: address.clone(),
             partitions: partitions.collect(),
             last_heartbeat: broker.clock.now().to_string(),
+            clock_ahead_ms: None,
         };
         Some(Self { leader: Some(address), brokers: vec![sole] })
     }
@@ -142,6 +147,7 @@ impl TopologyAnswer {
             address: seen.broker.to_string(),
             partitions: view.topology.partitions_of(&seen.broker).map(PartitionId::get).collect(),
             last_heartbeat: seen.heard_at.to_string(),
+            clock_ahead_ms: seen.ahead_ms,
         });
         let leader = view.topology.leader.as_ref().map(BrokerId::to_string);
         Self { leader, brokers: brokers.collect() }

@@ -4,7 +4,7 @@
 //! per namespace and in total. One that is not read, or whose broker drains, ends.
 
 use std::convert::Infallible;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
@@ -13,26 +13,21 @@ use axum::response::{IntoResponse as _, Response};
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use punctual_core::Namespace;
 use serde::Serialize;
-use tokio::sync::{mpsc, watch};
-use tokio::time::timeout;
+use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use utoipa::ToSchema;
 
 use super::health::TopologyAnswer;
 use super::request::{PathNamespace, QueryParams};
 use super::response::ApiResult;
+use super::stats::StateCounts;
 use crate::api::limits::admin_share;
-use crate::api::live::{LiveSecond, RATES_OVER, listen};
+use crate::api::live::{LiveSecond, UNREAD_MAX, pass_on};
 use crate::broker::Broker;
 use crate::fire_form::lag_ms;
 use crate::measures::lag::LagPercentiles;
 use crate::shares::SharePermit;
 use crate::task_form::InstantText;
-
-/// Messages that wait for a client.
-const UNREAD_MAX: usize = 2;
-/// How long a client may read nothing.
-const READ_MAX: Duration = Duration::from_secs(30);
 
 /// One second: the `data` of an event `second`.
 #[derive(Debug, Serialize, ToSchema)]
@@ -42,7 +37,7 @@ struct LiveAnswer {
     #[schema(value_type = InstantText)]
     at: String,
     /// Tasks by state. With very many partitions or namespaces they are some seconds old.
-    counts: LiveStates,
+    counts: StateCounts,
     /// Tasks that are due and wait to be sent.
     waiting: usize,
     /// Deliveries in flight.
@@ -59,19 +54,6 @@ struct LiveAnswer {
     /// The brokers of the cluster. Only in the stream of all namespaces.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     topology: Option<TopologyAnswer>,
-}
-
-/// Tasks by state, as `/stats` counts them.
-#[derive(Debug, Serialize, ToSchema)]
-struct LiveStates {
-    accepted: i64,
-    scheduled: i64,
-    firing: i64,
-    paused: i64,
-    done: i64,
-    dead: i64,
-    cancelled: i64,
-    dead_letters: i64,
 }
 
 /// Ends per second.
@@ -142,79 +124,36 @@ pub(crate) async fn all(State(broker): State<Arc<Broker>>, params: QueryParams) 
 }
 
 fn stream(broker: &Arc<Broker>, namespace: Option<Namespace>, permit: SharePermit) -> Response {
-    let messages = listen(broker, namespace, render);
     let (sender, sent) = mpsc::channel(UNREAD_MAX);
-    tokio::spawn(pass_on(messages, sender, broker.draining.clone(), permit));
+    let of_all = namespace.is_none();
+    let convert = move |broker: &Broker, second: &LiveSecond, text: &OnceLock<Bytes>| {
+        let text = text.get_or_init(|| {
+            let topology = of_all.then(|| TopologyAnswer::now(broker)).flatten();
+            render(&LiveAnswer::of(second, topology))
+        });
+        Ok::<_, Infallible>(text.clone())
+    };
+    tokio::spawn(pass_on(Arc::clone(broker), namespace, sender, convert, permit));
     let headers = [(CONTENT_TYPE, "text/event-stream"), (CACHE_CONTROL, "no-store")];
     (headers, Body::from_stream(ReceiverStream::new(sent))).into_response()
 }
 
-/// Passes messages on until the client leaves or does not read, or the broker drains.
-async fn pass_on(
-    mut messages: watch::Receiver<Bytes>,
-    client: mpsc::Sender<Result<Bytes, Infallible>>,
-    mut draining: watch::Receiver<bool>,
-    _permit: SharePermit,
-) {
-    loop {
-        tokio::select! {
-            changed = messages.changed() => {
-                if changed.is_err() {
-                    return;
-                }
-            }
-            () = client.closed() => return,
-            _ = draining.wait_for(|draining| *draining) => return,
-        }
-        let message = messages.borrow_and_update().clone();
-        if message.is_empty() {
-            continue;
-        }
-        match timeout(READ_MAX, client.send(Ok(message))).await {
-            Ok(Ok(())) => {}
-            _ => return,
-        }
-    }
-}
-
-fn render(broker: &Broker, namespace: &Option<Namespace>, second: &LiveSecond) -> Bytes {
-    let topology = match namespace {
-        Some(_) => None,
-        None => TopologyAnswer::now(broker),
-    };
-    let answer = LiveAnswer::of(second, topology);
-    let json = serde_json::to_string(&answer).unwrap_or_default();
+fn render(answer: &LiveAnswer) -> Bytes {
+    let json = serde_json::to_string(answer).unwrap_or_default();
     format!("event: second\ndata: {json}\n\n").into()
 }
 
 impl LiveAnswer {
     fn of(second: &LiveSecond, topology: Option<TopologyAnswer>) -> Self {
-        let LiveSecond { at, stats, rates, minute } = second;
-        let counts = &stats.counts;
-        let per_second = |count: u64| {
-            let count = f64::from(u32::try_from(count).unwrap_or(u32::MAX));
-            count / RATES_OVER.as_secs_f64()
-        };
+        let LiveSecond { at, stats, minute, .. } = second;
+        let ends = second.ends_per_second();
         Self {
             at: at.to_string(),
-            counts: LiveStates {
-                accepted: stats.accepted(),
-                scheduled: counts.scheduled,
-                firing: stats.firing,
-                paused: counts.paused,
-                done: counts.done,
-                dead: counts.dead,
-                cancelled: counts.cancelled,
-                dead_letters: counts.dead_letters,
-            },
+            counts: StateCounts::of(stats),
             waiting: stats.queued,
             in_flight: stats.in_flight,
             oldest_overdue_ms: stats.oldest_overdue.map(|oldest| lag_ms(*at, oldest)),
-            rates: LiveRates {
-                done: per_second(rates.total.saturating_sub(rates.counted)),
-                failed: per_second(rates.counted),
-                dead: per_second(rates.dead),
-            },
+            rates: LiveRates { done: ends.done, failed: ends.failed, dead: ends.dead },
             lag_ms: minute.lag_percentiles().map(LagAnswer::of),
             attempts: minute.total,
             topology,

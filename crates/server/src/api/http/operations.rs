@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
+use super::action_notes::with_detail;
 use super::request::{self, BODY_BYTES_MAX, JsonBody, PathName, PathNamespace, QueryParams};
 use super::response::{self, ApiResult};
 use super::tasks::list::{LabelFilter, ListedKind, parse_label, state_filter};
@@ -209,7 +210,8 @@ pub(crate) async fn start(
     let filter = body.r#where.to_json();
     let new = NewOperation { namespace, verb, selection, filter, by };
     let operation = operations::start(&broker, new)?;
-    response::accepted(&OneOperation { operation: OperationAnswer::of(&operation) })
+    let response = response::accepted(&OneOperation { operation: OperationAnswer::of(&operation) });
+    Ok(with_detail(response?, operation.as_action()))
 }
 
 /// List operations

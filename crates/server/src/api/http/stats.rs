@@ -22,6 +22,24 @@ use crate::task_form::InstantText;
 struct StatsAnswer {
     /// The namespace that was counted.
     namespace: String,
+    /// By state.
+    #[serde(flatten)]
+    states: StateCounts,
+    /// Tasks that are due and wait to be sent.
+    queued: usize,
+    /// Lanes (targets) with due tasks that no worker takes.
+    parked_lanes: usize,
+    /// The earliest `fire_at` of a task that is due and was not sent yet.
+    #[schema(value_type = Option<InstantText>)]
+    oldest_overdue: Option<String>,
+    /// How long that task is overdue, in milliseconds; 0 if there is none.
+    oldest_overdue_ms: u64,
+}
+
+/// Tasks by state.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = LiveStates)]
+pub(super) struct StateCounts {
     /// Tasks that were ever accepted: the sum of all states.
     accepted: i64,
     /// Tasks that wait for their time, or for the next attempt.
@@ -38,15 +56,22 @@ struct StatsAnswer {
     cancelled: i64,
     /// Dead letters that are retained.
     dead_letters: i64,
-    /// Tasks that are due and wait to be sent.
-    queued: usize,
-    /// Lanes (targets) with due tasks that no worker takes.
-    parked_lanes: usize,
-    /// The earliest `fire_at` of a task that is due and was not sent yet.
-    #[schema(value_type = Option<InstantText>)]
-    oldest_overdue: Option<String>,
-    /// How long that task is overdue, in milliseconds; 0 if there is none.
-    oldest_overdue_ms: u64,
+}
+
+impl StateCounts {
+    pub(super) fn of(stats: &TaskStats) -> Self {
+        let counts = &stats.counts;
+        Self {
+            accepted: stats.accepted(),
+            scheduled: counts.scheduled,
+            firing: stats.firing,
+            paused: counts.paused,
+            done: counts.done,
+            dead: counts.dead,
+            cancelled: counts.cancelled,
+            dead_letters: counts.dead_letters,
+        }
+    }
 }
 
 /// Count tasks
@@ -69,17 +94,10 @@ pub(crate) async fn stats(
 
 impl StatsAnswer {
     fn of(namespace: &Namespace, stats: &TaskStats, now: Timestamp) -> Self {
-        let TaskStats { counts, queued, parked_lanes, oldest_overdue, .. } = *stats;
+        let TaskStats { queued, parked_lanes, oldest_overdue, .. } = *stats;
         Self {
             namespace: namespace.as_str().to_owned(),
-            accepted: stats.accepted(),
-            scheduled: counts.scheduled,
-            firing: stats.firing,
-            paused: counts.paused,
-            done: counts.done,
-            dead: counts.dead,
-            cancelled: counts.cancelled,
-            dead_letters: counts.dead_letters,
+            states: StateCounts::of(stats),
             queued,
             parked_lanes,
             oldest_overdue: oldest_overdue.map(|oldest| oldest.to_string()),

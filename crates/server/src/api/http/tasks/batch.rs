@@ -21,9 +21,11 @@ use utoipa::{IntoParams, ToSchema};
 use super::{
     CancelAnswer, TaskOrScheduled, at_most_one_time, checked, parse_task, push, scheduled_response,
 };
+use crate::actions::ActionDetail;
 use crate::api::command_batch::{
     CommandBatch, expect_cancelled, expect_scheduled, next_result, unexpected_reply,
 };
+use crate::api::http::action_notes::with_detail;
 use crate::api::http::preference::{AnswerDepth, PreferHeader};
 use crate::api::http::request::{
     self, BATCH_BYTES_MAX, BATCH_MAX, JsonBody, NAMES_BYTES_MAX, PathNamespace, TasksBody,
@@ -329,7 +331,8 @@ pub(crate) async fn touch(
     if body.create.is_some() {
         broker.tokens.check_creates(&headers, &namespace)?;
     }
-    check_count("keys", body.keys.len())?;
+    let count = body.keys.len();
+    check_count("keys", count)?;
     let push = push(body.r#in.as_deref(), body.at.as_ref(), body.within.as_deref())?;
     let keys = body.keys.iter().enumerate().map(|(index, key)| {
         let named = |invalid: Invalid| Invalid::new(format!("keys[{index}]"), invalid.problem);
@@ -358,7 +361,8 @@ pub(crate) async fn touch(
         missing.extend(others);
     }
     answer.missing = missing.iter().map(|key| key.as_str().to_owned()).collect();
-    response::ok(&answer)
+    let did = ActionDetail::of_many(count, answer.touched + answer.created);
+    Ok(with_detail(response::ok(&answer)?, did))
 }
 
 /// Runs a command for each key and adds the results to `answer`. Returns the keys whose task does
@@ -521,7 +525,13 @@ pub(crate) async fn cancel(
             if by_key { (Some(name.clone()), None) } else { (None, Some(name.clone())) };
         CancelManyResult { key, id, outcome }
     });
-    response::ok(&CancelManyAnswer { results: results.collect() })
+    let results: Vec<CancelManyResult> = results.collect();
+    let is_cancelled = |result: &&CancelManyResult| {
+        matches!(result.outcome, CancelOutcome::Answer(CancelAnswer::Cancelled))
+    };
+    let cancelled = results.iter().filter(is_cancelled).count();
+    let did = ActionDetail::of_many(names.len(), cancelled);
+    Ok(with_detail(response::ok(&CancelManyAnswer { results })?, did))
 }
 
 fn subject_of_key(

@@ -368,10 +368,20 @@ public final class Punctual {
 
     /** The fires that are expected per step from {@code at} on. */
     public Forecast forecast(Duration length, Duration step, Instant at) {
+        return forecast(length, step, at, null);
+    }
+
+    /** The same, also of each target. Tasks are read for it, at most 100,000. */
+    public Forecast forecastByTarget(Duration length, Duration step, Instant at) {
+        return forecast(length, step, at, "target");
+    }
+
+    private Forecast forecast(Duration length, Duration step, Instant at, String by) {
         Map<String, String> query = new LinkedHashMap<>();
         query.put("for", Times.format(length));
         query.put("step", Times.format(step));
         query.put("at", at == null ? null : Times.format(at));
+        query.put("by", by);
         return send(call("GET", "/forecast" + PagedList.query(query))).as(Forecast.class);
     }
 
@@ -493,6 +503,12 @@ public final class Punctual {
     /** Stops an operation after its present step. */
     public Operation stopOperation(String id) {
         return send(call("DELETE", "/operations/" + Call.encode(id))).as(OneOperation.class).operation();
+    }
+
+    /** What operators did, newest first. Brokers keep the latest in memory, and all in their logs. */
+    public Actions actions(int limit) {
+        Map<String, String> query = Map.of("limit", Integer.toString(limit));
+        return send(call("GET", "/actions" + PagedList.query(query))).as(Actions.class);
     }
 
     // Alarms

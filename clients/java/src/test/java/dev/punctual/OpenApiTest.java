@@ -136,11 +136,11 @@ final class OpenApiTest {
             () -> p.dead().reason("timeout").target("queue:q").limit(1).cursor("c").page(), p::deadGroups,
             () -> p.redrive(List.of("a")), p::redriveAll, () -> p.redrive(group), () -> p.deleteDead("a"),
             () -> p.deleteDead(List.of("a")), p::deleteAllDead, () -> p.deleteDead(group)));
-        calls.addAll(List.of(p::stats, () -> p.forecast(HOUR, HOUR, NOON), () -> p.series(HOUR, HOUR),
+        calls.addAll(List.of(p::stats, () -> p.forecastByTarget(HOUR, HOUR, NOON), () -> p.series(HOUR, HOUR),
             () -> p.preview("@daily", "UTC", 1, NOON, new Dst(Gap.values()[0], Twice.values()[0])), p::queues, p::workers,
             () -> p.namespaces().limit(1).cursor("c").page(), p::topology, p::whoami, () -> p.live().close(),
             () -> p.liveAll().close(), () -> p.startOperation(OperationVerb.SHIFT, TaskFilter.all(), Duration.ofMinutes(1)),
-            p::operations,
+            p::operations, () -> p.actions(1),
             () -> p.operation("a"), () -> p.stopOperation("a"),
             () -> p.putAlarm("a", new AlarmRule(AlarmCondition.deadLetters(0), AlarmReceiver.mail(List.of("a@b.c")), HOUR)),
             () -> p.alarm("a"), p::alarms, () -> p.deleteAlarm("a"), () -> p.testAlarm("a"), p::connections,
