@@ -148,11 +148,10 @@ pub(crate) fn task(number: u64, at_ms: u64) -> NewTask {
     }
 }
 
-/// Reads the number of a task from its payload: the first bytes, or the first member as JSON.
+/// Reads the number of a task from its payload: the first bytes, or `n` of a JSON object.
 pub(crate) fn number_of(payload: &[u8]) -> Option<u64> {
-    if let Some(rest) = payload.strip_prefix(b"{\"n\":") {
-        let digits = rest.iter().position(|byte| !byte.is_ascii_digit())?;
-        return std::str::from_utf8(&rest[..digits]).ok()?.parse().ok();
+    if payload.starts_with(b"{") {
+        return serde_json::from_slice::<serde_json::Value>(payload).ok()?["n"].as_u64();
     }
     Some(u64::from_be_bytes(payload.get(..8)?.try_into().ok()?))
 }

@@ -151,6 +151,7 @@ impl Drop for BenchDatabase {
 }
 
 impl BenchDatabase {
+    #[expect(clippy::disallowed_methods, reason = "a drop cannot await; its waits are bounded")]
     fn has_ended(&mut self) -> bool {
         let ended = !matches!(self.child.try_wait(), Ok(None));
         if !ended {
@@ -162,7 +163,7 @@ impl BenchDatabase {
 
 /// A session with a database.
 pub(crate) enum BenchSession {
-    Postgres(PostgresClient),
+    Postgres(Box<PostgresClient>),
     Mysql(mysql_async::Conn),
 }
 
@@ -171,7 +172,7 @@ impl BenchSession {
         let mut options = SqlOptions::from_url(url)?;
         options.statement_timeout = std::time::Duration::from_secs(600);
         Ok(match options.kind {
-            SqlKind::Postgres => Self::Postgres(postgres::connect(&options).await?),
+            SqlKind::Postgres => Self::Postgres(Box::new(postgres::connect(&options).await?)),
             SqlKind::Mysql => Self::Mysql(mysql::connect(&options).await?),
         })
     }
@@ -228,11 +229,12 @@ fn postgres_programs() -> Option<PathBuf> {
 
 async fn start_mariadb(dir: &Path, port: u16) -> anyhow::Result<Child> {
     const MISSING: &str = "cannot start MariaDB: install it (Debian: package mariadb-server)";
-    let user = own_by(dir, "mysql").await?;
     let data = dir.join("data");
     let grants = dir.join("grants.sql");
     let text = format!("CREATE USER {ACCOUNT}@'%';\nGRANT ALL ON *.* TO {ACCOUNT}@'%';\n");
     std::fs::write(&grants, format!("FLUSH PRIVILEGES;\n{text}"))?;
+    // With the file, which only its owner can read.
+    let user = own_by(dir, "mysql").await?;
     let mut init = as_user(user, Path::new("mariadb-install-db"));
     init.args(["--no-defaults", "--skip-test-db", "--auth-root-authentication-method=normal"]);
     init.arg(format!("--datadir={}", data.display()));
@@ -252,7 +254,7 @@ async fn own_by(dir: &Path, user: &'static str) -> anyhow::Result<Option<&'stati
         return Ok(None);
     }
     let mut command = Command::new("chown");
-    command.arg(format!("{user}:")).arg(dir);
+    command.args(["-R", &format!("{user}:")]).arg(dir);
     run_to_end(command).await?;
     Ok(Some(user))
 }

@@ -25,7 +25,7 @@ const ROW_EVERY: Duration = Duration::from_millis(10);
 
 pub(crate) async fn run(bench: &mut BenchContext) -> anyhow::Result<()> {
     let connected = bench.connected.take().context("no database was started")?;
-    flow(bench, &connected, 300_000 / bench.divisor).await?;
+    flow(bench, &connected, 100_000 / bench.divisor).await?;
     lag(bench, &connected, 2_000 / bench.divisor).await?;
     bench.connected = Some(connected);
     Ok(())
