@@ -151,7 +151,7 @@ fn the_timeline_zooms_in_and_opens_the_tasks_of_a_range() {
     broker.call("POST", "/v1/shop/tasks", &[], Value::Array(tasks).to_string());
     let page = Browser::open(broker.address, "#/shop/timeline?for=7d");
     page.wait_for("25 fires expected");
-    page.wait_for("queue q 25");
+    assert_eq!(page.wait_for_element(".legend .key").split_whitespace().last(), Some("25"));
     page.wait_for("25 at ");
     page.click(".timeline button[aria-label$=', 25 fires']");
     page.wait_for_fragment("for=24h");
