@@ -18,6 +18,7 @@ pub(crate) struct KafkaTopicSystem {
 }
 
 impl TestSystem for KafkaTopicSystem {
+    const GIVES_TO_NEW_READERS: bool = true;
     const PAGE: &'static str = include_str!("../../../../docs/connectors/kafka.md");
     const PAGE_HOST: &'static str = "kafka-1.internal,kafka-2.internal";
     const PAGE_PLACE: &'static str = "timers";

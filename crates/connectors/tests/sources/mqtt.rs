@@ -176,27 +176,3 @@ fn a_message_is_confirmed_only_when_the_server_has_read_it() {
         until("the confirmations", || system.unconfirmed(&["a"]) == 0).await;
     });
 }
-
-/// Mosquitto before 2.0.13 sends all messages that wait for a reader with its first
-/// acknowledgements, however few it takes.
-#[test]
-fn a_backlog_that_the_server_sends_at_once_is_taken_and_applied_once() {
-    const BACKLOG: usize = 12_000;
-    let system = MosquittoSystem::start();
-    runtime().block_on(async {
-        let intake = TestIntake::default();
-        let config = system.config(system.port(), "batch = 50");
-        let reader = RunningReader::start(&config, "a", &intake);
-        until("a reader", || reader.state().read_at.is_some()).await;
-        reader.stop().await;
-        system.send(&schedules(0..BACKLOG));
-        let reader = RunningReader::start(&config, "a", &intake);
-        while intake.applied() < BACKLOG {
-            let before = intake.applied();
-            until("more messages", || intake.applied() > before).await;
-        }
-        until("the count", || reader.state().applied >= BACKLOG as u64).await;
-        reader.stop().await;
-        until("the confirmations", || system.unconfirmed(&["a"]) == 0).await;
-    });
-}

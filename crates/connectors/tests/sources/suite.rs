@@ -324,8 +324,8 @@ pub(crate) fn readers_share_the_messages<S: TestSystem>() {
         }
         until("all messages", || intake.applied() == 500).await;
         let shares = || readers.iter().map(|reader| reader.state().applied);
-        until("the counts", || shares().sum::<u64>() == 500).await;
-        assert_eq!(intake.given(), 500, "some were taken twice");
+        until("the counts", || shares().sum::<u64>() >= 500).await;
+        assert!(intake.given() == 500 || S::GIVES_TO_NEW_READERS, "some were taken twice");
         let shares: Vec<_> = shares().collect();
         assert!(shares.iter().filter(|share| **share > 0).count() > 1, "{shares:?}");
         // What one of them leaves is taken by the others.

@@ -9,6 +9,8 @@ pub(crate) trait TestSystem: Sized {
     const CONFIRMS_IN_ORDER: bool = false;
     /// Whether the system keeps messages for a reader that has stopped.
     const KEEPS_SHARES: bool = false;
+    /// Whether messages that a reader has in hand can be given to one that comes.
+    const GIVES_TO_NEW_READERS: bool = false;
 
     /// The page of the documentation: its first block of TOML is a connection, the second a source.
     const PAGE: &'static str;
