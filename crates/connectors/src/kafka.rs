@@ -30,7 +30,7 @@ use crate::window::BatchWindow;
 /// in-sync ones.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long the client repeats requests. A delivery has less time, unless its task says so.
-const DELIVERY_TIMEOUT: Duration = Duration::from_secs(31);
+pub(crate) const DELIVERY_TIMEOUT: Duration = Duration::from_secs(31);
 /// How long a topic that is not known yet is looked up. A session does nothing else meanwhile.
 const TOPIC_MAX: Duration = Duration::from_secs(1);
 /// Records of one partition that are sent at once, in bytes. Brokers take 1 MiB by default.
@@ -38,7 +38,7 @@ const BATCH_BYTES: usize = 256 * 1024;
 /// Bytes of records that one session may hold before it waits for confirmations.
 const BUFFER_BYTES: usize = 32 << 20;
 /// How often a session that waits for confirmations asks whether the brokers are there.
-const CHECK_EVERY: Duration = Duration::from_secs(1);
+pub(crate) const CHECK_EVERY: Duration = Duration::from_secs(1);
 /// How long brokers may take to show that they are there.
 const CHECK_MAX: Duration = Duration::from_secs(3);
 
@@ -72,6 +72,68 @@ impl Sink for KafkaSink {
     }
 }
 
+/// What becomes of a topic that is not there when it is used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum MissingTopics {
+    AreErrors,
+    /// The brokers make them, unless their configuration forbids it.
+    AreMade,
+}
+
+/// Connects to the brokers of a link.
+pub(crate) async fn connect(
+    link: &MessageLink,
+    client_id: String,
+    missing: MissingTopics,
+) -> Result<Kafka, KrafkaError> {
+    let endpoint = &link.endpoint;
+    let hosts: Vec<String> = endpoint.hosts.iter().map(ToString::to_string).collect();
+    let tls = endpoint.tls.as_ref().map(|tls| {
+        let mut config = TlsConfig::new();
+        if let Some(pem) = &tls.authority_pem {
+            config = config.with_ca_cert_pem(pem.clone());
+        }
+        if let Some((chain, key)) = &tls.client_pem {
+            config = config.with_client_cert_pem(chain.clone(), key.clone());
+        }
+        config
+    });
+    let user = endpoint.user.as_ref().zip(endpoint.password.as_ref());
+    let user = user.map(|(user, password)| match link.sasl {
+        SaslMechanism::Plain => AuthConfig::sasl_plain(user, password.reveal()),
+        SaslMechanism::ScramSha256 => AuthConfig::sasl_scram_sha256(user, password.reveal()),
+        SaslMechanism::ScramSha512 => AuthConfig::sasl_scram_sha512(user, password.reveal()),
+    });
+    let security = match (user, tls) {
+        (Some(user), Some(tls)) => user.with_tls(tls),
+        (Some(user), None) => user,
+        (None, Some(tls)) => AuthConfig::ssl(tls),
+        (None, None) => AuthConfig::plaintext(),
+    };
+    Kafka::builder(hosts.join(","))
+        .client_id(client_id)
+        .security(security)
+        .connect_timeout(CONNECT_TIMEOUT)
+        .request_timeout(REQUEST_TIMEOUT)
+        .allow_auto_create_topics(missing == MissingTopics::AreMade)
+        .connect()
+        .await
+}
+
+/// Asks the brokers whether they are there. The client itself tries again without a word.
+pub(crate) async fn reach(kafka: &Kafka) -> Result<(), SessionLost> {
+    let admin = kafka.admin();
+    let described = admin.describe_cluster(DescribeClusterOptions::default());
+    match timeout(CHECK_MAX, described).await {
+        Ok(Ok(_)) => Ok(()),
+        // A broker that does not know the question is there, or does not tell.
+        Ok(Err(KrafkaError::Protocol { kind: ProtocolErrorKind::UnknownApiVersion, .. })) => Ok(()),
+        Ok(Err(KrafkaError::Broker { .. })) => Ok(()),
+        Ok(Err(error)) => Err(SessionLost(error.to_string())),
+        Err(_) => Err(SessionLost(format!("no answer within {} ms", CHECK_MAX.as_millis()))),
+    }
+}
+
 struct KafkaSession {
     kafka: Kafka,
     producer: Producer,
@@ -81,39 +143,9 @@ struct KafkaSession {
 
 impl KafkaSession {
     async fn open(sink: &KafkaSink) -> Result<Self, KrafkaError> {
-        let endpoint = &sink.link.endpoint;
-        let hosts: Vec<String> = endpoint.hosts.iter().map(ToString::to_string).collect();
-        let tls = endpoint.tls.as_ref().map(|tls| {
-            let mut config = TlsConfig::new();
-            if let Some(pem) = &tls.authority_pem {
-                config = config.with_ca_cert_pem(pem.clone());
-            }
-            if let Some((chain, key)) = &tls.client_pem {
-                config = config.with_client_cert_pem(chain.clone(), key.clone());
-            }
-            config
-        });
-        let user = endpoint.user.as_ref().zip(endpoint.password.as_ref());
-        let user = user.map(|(user, password)| match sink.link.sasl {
-            SaslMechanism::Plain => AuthConfig::sasl_plain(user, password.reveal()),
-            SaslMechanism::ScramSha256 => AuthConfig::sasl_scram_sha256(user, password.reveal()),
-            SaslMechanism::ScramSha512 => AuthConfig::sasl_scram_sha512(user, password.reveal()),
-        });
-        let security = match (user, tls) {
-            (Some(user), Some(tls)) => user.with_tls(tls),
-            (Some(user), None) => user,
-            (None, Some(tls)) => AuthConfig::ssl(tls),
-            (None, None) => AuthConfig::plaintext(),
-        };
-        let kafka = Kafka::builder(hosts.join(","))
-            .client_id(format!("punctual-{}", sink.name))
-            .security(security)
-            .connect_timeout(CONNECT_TIMEOUT)
-            .request_timeout(REQUEST_TIMEOUT)
-            // A task that misspells a topic must not create it.
-            .allow_auto_create_topics(false)
-            .connect()
-            .await?;
+        let client = format!("punctual-{}", sink.name);
+        // A task that misspells a topic must not create it.
+        let kafka = connect(&sink.link, client, MissingTopics::AreErrors).await?;
         let producer = kafka
             .producer()
             .acks(Acks::All)
@@ -204,24 +236,9 @@ impl KafkaSession {
         loop {
             // An await that never completes, bounded by the pause.
             let _ = timeout(CHECK_EVERY, std::future::pending::<()>()).await;
-            if let Err(lost) = self.reach().await {
+            if let Err(lost) = reach(&self.kafka).await {
                 return lost;
             }
-        }
-    }
-
-    async fn reach(&self) -> Result<(), SessionLost> {
-        let admin = self.kafka.admin();
-        let described = admin.describe_cluster(DescribeClusterOptions::default());
-        match timeout(CHECK_MAX, described).await {
-            Ok(Ok(_)) => Ok(()),
-            // A broker that does not know the question is there, or does not tell.
-            Ok(Err(KrafkaError::Protocol {
-                kind: ProtocolErrorKind::UnknownApiVersion, ..
-            })) => Ok(()),
-            Ok(Err(KrafkaError::Broker { .. })) => Ok(()),
-            Ok(Err(error)) => Err(SessionLost(error.to_string())),
-            Err(_) => Err(SessionLost(format!("no answer within {} ms", CHECK_MAX.as_millis()))),
         }
     }
 }
@@ -262,7 +279,7 @@ impl SinkSession for KafkaSession {
     }
 
     fn check(&mut self) -> DynFuture<'_, Result<(), SessionLost>> {
-        Box::pin(self.reach())
+        Box::pin(reach(&self.kafka))
     }
 }
 

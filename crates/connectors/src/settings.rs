@@ -156,6 +156,7 @@ mod tests {
             connection(kind, url, &source)
         };
         let (sql, mq) = (("postgres", "postgres://a@h/d"), ("amqp", "amqp://h"));
+        let (log, devices) = (("kafka", "kafka://h"), ("mqtt", "mqtt://h"));
         for ((kind, url), keys, problem) in [
             (sql, "", None),
             (sql, "kind = \"outbox\"\ntable = \"t\"\npoll = \"1s\"\nbatch = 7", None),
@@ -167,6 +168,15 @@ mod tests {
             (mq, "from = \"q\"\ntable = \"t\"", Some("table: a source with a connection")),
             (mq, "from = \"q\"\nverb = \"run\"", Some("verb: must be one of schedule")),
             (mq, "from = \"q\"\nbatch = 0", Some("batch: must be 1 to 10000, is 0")),
+            (log, "from = \"t\"\nclaim_after = \"6s\"", None),
+            (log, "from = \"t\"\nclaim_after = \"5s\"", Some("claim_after: must be 6s to 1h")),
+            (log, "from = \"t\"\nmatch = \"a\"", Some("match: needs a system whose messages")),
+            (devices, "from = \"a/+\"\nverb = \"touch\"\nkey = \"{1}\"", None),
+            (
+                devices,
+                "from = \"a\"\nclaim_after = \"9s\"",
+                Some("claim_after: needs a connection"),
+            ),
         ] {
             let error = source(kind, url, keys).err();
             let problem = problem.map(|problem| format!("sources[0].{problem}"));

@@ -9,6 +9,8 @@ mod amqp;
 mod identity;
 mod in_order;
 mod intake;
+#[cfg(feature = "kafka")]
+mod kafka;
 mod key_template;
 mod mapping;
 mod message;

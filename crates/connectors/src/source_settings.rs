@@ -29,6 +29,8 @@ const SOURCE_BATCH_MAX: usize = 10_000;
 /// How long a message stays with a reader that does not confirm it by default, and the range of it.
 const CLAIM_AFTER_DEFAULT: Duration = Duration::from_secs(30);
 const CLAIM_AFTER_MIN: Duration = Duration::from_secs(1);
+/// The shortest session that brokers of Kafka take by default (`group.min.session.timeout.ms`).
+const KAFKA_SESSION_MIN: Duration = Duration::from_secs(6);
 const CLAIM_AFTER_MAX: Duration = Duration::from_secs(3600);
 /// What the readers of a source share, if nothing else is written.
 const GROUP_DEFAULT: &str = "punctual";
@@ -51,8 +53,6 @@ pub struct SourceSettings {
     #[serde(default)]
     notify: bool,
     // Of messages.
-    #[serde(default)]
-    experimental: bool,
     from: Option<String>,
     verb: Option<String>,
     r#match: Option<String>,
@@ -106,7 +106,7 @@ pub struct MessageSourceSettings {
     pub(crate) group: String,
     /// The name of this broker among the readers, if it is not made of host and port.
     pub(crate) reader: Option<String>,
-    /// How long a message stays with a reader that does not confirm it. Of Redis and NATS.
+    /// How long a message stays with a reader that does not confirm it. Of Redis, NATS and Kafka.
     pub(crate) claim_after: Duration,
 }
 
@@ -238,14 +238,6 @@ impl SourceReader<'_> {
         let Some(link) = self.connection.system.link() else {
             return Err(self.error("connection", "must be one of a system that has messages"));
         };
-        if system == MessageSystem::Kafka {
-            return Err(self.error("connection", "must not be one of Kafka, which is no source"));
-        }
-        if system == MessageSystem::Mqtt && !self.settings.experimental {
-            let problem = "must be true to read MQTT: on a busy machine a reader was seen to stop \
-                           taking messages";
-            return Err(self.error("experimental", problem));
-        }
         let batch = self.batch()?;
         if system == MessageSystem::Mqtt && batch > usize::from(u16::MAX) / 2 {
             return Err(self.error("batch", "must be at most 32767 with MQTT"));
@@ -255,13 +247,13 @@ impl SourceReader<'_> {
             system,
             link: link.clone(),
             mapping: self.mapping(system, &from, verb)?,
-            from,
             target: target.clone(),
             batch,
             rejected: self.name("rejected", self.settings.rejected.as_deref())?,
             group: self
                 .name("group", self.settings.group.as_deref())?
-                .unwrap_or_else(|| GROUP_DEFAULT.to_owned()),
+                .unwrap_or_else(|| default_group(system, &from)),
+            from,
             reader: self.name("reader", self.settings.reader.as_deref())?,
             claim_after: self.claim_after(system)?,
         })
@@ -315,14 +307,21 @@ impl SourceReader<'_> {
     }
 
     fn claim_after(&self, system: MessageSystem) -> Result<Duration, SettingsError> {
-        let has_claims = matches!(system, MessageSystem::RedisStream | MessageSystem::Nats);
-        match self.settings.claim_after {
-            None => Ok(CLAIM_AFTER_DEFAULT),
-            Some(_) if !has_claims => {
-                Err(self.error("claim_after", "needs a connection of kind \"redis\" or \"nats\""))
+        let min = match system {
+            MessageSystem::RedisStream | MessageSystem::Nats => CLAIM_AFTER_MIN,
+            MessageSystem::Kafka => KAFKA_SESSION_MIN,
+            MessageSystem::Amqp | MessageSystem::Mqtt if self.settings.claim_after.is_some() => {
+                let problem = "needs a connection of kind \"redis\", \"nats\" or \"kafka\"";
+                return Err(self.error("claim_after", problem));
             }
-            Some(after) if (CLAIM_AFTER_MIN..=CLAIM_AFTER_MAX).contains(&after) => Ok(after),
-            Some(_) => Err(self.error("claim_after", "must be 1s to 1h")),
+            MessageSystem::Amqp | MessageSystem::Mqtt => return Ok(CLAIM_AFTER_DEFAULT),
+        };
+        match self.settings.claim_after.unwrap_or(CLAIM_AFTER_DEFAULT) {
+            after if (min..=CLAIM_AFTER_MAX).contains(&after) => Ok(after),
+            _ => {
+                let problem = format!("must be {}s to 1h", min.as_secs());
+                Err(self.error("claim_after", problem))
+            }
         }
     }
 
@@ -335,6 +334,15 @@ impl SourceReader<'_> {
             }
             Some(name) => Ok(Some(name.to_owned())),
         }
+    }
+}
+
+/// What the readers of a source share, if nothing else is written. Kafka has one group for all
+/// topics of its members.
+fn default_group(system: MessageSystem, from: &str) -> String {
+    match system {
+        MessageSystem::Kafka => format!("{GROUP_DEFAULT}-{from}"),
+        _ => GROUP_DEFAULT.to_owned(),
     }
 }
 

@@ -1,4 +1,4 @@
-"""A Kafka cluster on loopback: librdkafka's mock cluster, and a consumer of the same library as a witness.
+"""A Kafka cluster on loopback: librdkafka's mock cluster, and clients of the same library as witnesses.
 
 Clients reach the brokers through listeners of this process, which can close, cut connections, encrypt and ask for a
 password. Argument: a JSON object with the ports of each group of listeners, one for each broker, files with a
@@ -20,7 +20,7 @@ import threading
 import time
 
 import confluent_kafka
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 SETTINGS = json.loads(sys.argv[1])
 NO_ERROR, SASL_FAILED = 0, 58
@@ -30,6 +30,9 @@ MECHANISM = b"SCRAM-SHA-512"
 # librdkafka's mock answers an ApiVersions request of a version above 2 in a form that Kafka does not have. The
 # listeners answer it as Kafka does: with the versions that there are.
 API_VERSIONS, API_VERSIONS_MAX, UNSUPPORTED_VERSION = 18, 2, 35
+# It also ends a connection over a request to join a group in the compact form of newer versions. The listeners say that
+# requests about groups have the versions before that form only.
+GROUP_VERSIONS_MAX = {8: 7, 9: 5, 11: 5, 12: 3, 13: 3, 14: 3}
 HOST = b"127.0.0.1"
 
 folder = confluent_kafka.__path__[0] + "/../confluent_kafka.libs/librdkafka*"
@@ -38,11 +41,11 @@ for name in ("rd_kafka_new", "rd_kafka_conf_new", "rd_kafka_mock_cluster_new"):
     getattr(library, name).restype = ctypes.c_void_p
 library.rd_kafka_mock_cluster_bootstraps.restype = ctypes.c_char_p
 problem = ctypes.create_string_buffer(512)
+BROKERS = len(SETTINGS["plain"])
 conf = ctypes.c_void_p(library.rd_kafka_conf_new())
 handle = ctypes.c_void_p(library.rd_kafka_new(PRODUCER, conf, problem, len(problem)))
 if not handle.value:
     sys.exit(problem.value.decode())
-BROKERS = len(SETTINGS["plain"])
 cluster = ctypes.c_void_p(library.rd_kafka_mock_cluster_new(handle, BROKERS))
 behind = library.rd_kafka_mock_cluster_bootstraps(cluster).decode()
 behind_ports = [int(address.split(":")[1]) for address in behind.split(",")]
@@ -100,9 +103,10 @@ class Listener:
             writer.close()
             return
         self.links |= {writer, back_writer}
+        asked = set()
         try:
-            answers = asyncio.ensure_future(self.answers(back_reader, writer))
-            await self.requests(reader, writer, back_writer)
+            answers = asyncio.ensure_future(self.answers(back_reader, writer, asked))
+            await self.requests(reader, writer, back_writer, asked)
             await answers
         except (OSError, asyncio.IncompleteReadError):
             pass
@@ -111,7 +115,7 @@ class Listener:
             writer.close()
             back_writer.close()
 
-    async def requests(self, reader, writer, back):
+    async def requests(self, reader, writer, back, asked):
         def answer(body):
             writer.write(struct.pack(">i", len(body)) + body)
 
@@ -136,6 +140,8 @@ class Listener:
                     head = struct.pack(">ihh", correlation, code, len(text)) + text
                     answer(head + struct.pack(">i", len(said or b"")) + (said or b"") + struct.pack(">q", 0))
                 elif is_known or key == API_VERSIONS:
+                    if key == API_VERSIONS:
+                        asked.add(correlation)
                     back.write(size + request)
                 else:
                     return
@@ -143,7 +149,7 @@ class Listener:
         finally:
             back.close()
 
-    async def answers(self, reader, writer):
+    async def answers(self, reader, writer, asked):
         try:
             while True:
                 size = await reader.readexactly(4)
@@ -151,6 +157,9 @@ class Listener:
                 if self.cuts > 0:
                     self.cuts -= 1
                     break
+                if struct.unpack(">i", data[:4])[0] in asked:
+                    asked.clear()
+                    data = with_group_versions(data)
                 for port, shown in zip(behind_ports, self.group.advertised):
                     data = data.replace(HOST + struct.pack(">i", port), HOST + struct.pack(">i", shown))
                 writer.write(size + data)
@@ -159,6 +168,17 @@ class Listener:
             pass
         finally:
             writer.close()
+
+
+def with_group_versions(answer):
+    """The answer with the versions that there are, where those of requests about groups end earlier."""
+    count = struct.unpack(">i", answer[6:10])[0]
+    changed = bytearray(answer)
+    for at in range(10, 10 + 6 * count, 6):
+        key, first, last = struct.unpack(">hhh", answer[at : at + 6])
+        last = min(last, GROUP_VERSIONS_MAX.get(key, last))
+        changed[at : at + 6] = struct.pack(">hhh", key, first, last)
+    return bytes(changed)
 
 
 class Group:
@@ -256,7 +276,32 @@ def read(name, partitions, offsets):
     return records
 
 
-COMMANDS = {f.__name__: f for f in (topic, answers, advertise, down, up, cut, delay, read)}
+def write(name, records):
+    """Writes records, each a key, headers and a body, and waits until the brokers have them."""
+    problems = []
+    report = lambda error, _: error is None or problems.append(error)
+    producer = Producer({"bootstrap.servers": behind, "acks": "all", "linger.ms": 1})
+    for key, headers, body in records:
+        producer.produce(name, body.encode(), key, headers=[tuple(pair) for pair in headers], on_delivery=report)
+        producer.poll(0)
+    if producer.flush(20) or problems:
+        raise ValueError(f"not written: {problems[:1]}")
+
+
+def uncommitted(group, name, partitions):
+    """Returns how many records of a topic a group has not committed."""
+    consumer = Consumer({"bootstrap.servers": behind, "group.id": group})
+    try:
+        count = 0
+        for place in consumer.committed([TopicPartition(name, number) for number in range(partitions)], 20):
+            low, high = consumer.get_watermark_offsets(TopicPartition(name, place.partition), 20)
+            count += high - max(low, place.offset)
+        return count
+    finally:
+        consumer.close()
+
+
+COMMANDS = {f.__name__: f for f in (topic, answers, advertise, down, up, cut, delay, read, write, uncommitted)}
 print("ready", flush=True)
 for line in sys.stdin:
     words = json.loads(line)

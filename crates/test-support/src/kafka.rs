@@ -2,8 +2,8 @@
 //! cut connections, encrypt and ask for a password.
 //!
 //! It keeps records in memory and speaks Kafka's protocol. It is not Apache Kafka: it has no
-//! largest record, no rights, and does not recognise a batch that it has already. The witness is
-//! librdkafka's consumer.
+//! largest record, no rights, and does not recognise a batch that it has already. The witnesses are
+//! clients of librdkafka.
 
 use std::cell::RefCell;
 use std::fs;
@@ -42,7 +42,7 @@ pub struct KafkaCluster {
 }
 
 /// A record of a topic.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct KafkaRecord {
     pub partition: u64,
     pub key: Option<String>,
@@ -119,6 +119,22 @@ impl KafkaCluster {
 
     pub fn make_topic(&self, name: &str, partitions: u16) {
         self.run(&json!(["topic", name, partitions]));
+    }
+
+    /// Writes records, each a key, headers and a body, and waits until the brokers have them.
+    pub fn write(&self, topic: &str, records: &[KafkaRecord]) {
+        let records: Vec<Value> = records
+            .iter()
+            .map(|record| json!([record.key, record.headers, record.value]))
+            .collect();
+        self.run(&json!(["write", topic, records]));
+    }
+
+    /// Returns how many records of a topic a group has not committed.
+    #[must_use]
+    pub fn uncommitted(&self, group: &str, topic: &str, partitions: u16) -> usize {
+        let count = self.run(&json!(["uncommitted", group, topic, partitions]));
+        count.as_u64().and_then(|count| count.try_into().ok()).unwrap()
     }
 
     /// Answers the next requests that write records with these error codes.

@@ -24,9 +24,10 @@ pub const ACCOUNT: &str = "punctual";
 pub const PASSWORD: &str = "hush-hush";
 /// The topic of the messages that show that a subscription is there.
 const READY: &str = "open/ready";
-/// Everybody may use all topics but those that begin with `closed/`.
-const ACCESS: &str = "topic readwrite open/#\ntopic read closed/#\n\
-                      user punctual\ntopic readwrite open/#\n";
+/// All clients may use the topics that begin with `open/` and `devices/`, and read those that begin
+/// with `closed/`.
+const ACCESS: &str = "topic readwrite open/#\ntopic readwrite devices/#\ntopic read closed/#\n\
+                      user punctual\ntopic readwrite open/#\ntopic readwrite devices/#\n";
 
 /// A Mosquitto server, running or not.
 pub struct MosquittoServer {
@@ -109,6 +110,15 @@ impl MosquittoServer {
         if let Some(process) = self.process.take() {
             process.kill();
         }
+    }
+
+    /// Stops the server with SIGSTOP, until `resume`.
+    pub fn suspend(&self) {
+        self.process.as_ref().expect("the server runs").signal_all("-STOP");
+    }
+
+    pub fn resume(&self) {
+        self.process.as_ref().expect("the server runs").signal_all("-CONT");
     }
 
     /// The file with the certificate authority that signed the server's certificate.

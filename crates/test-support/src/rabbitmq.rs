@@ -33,7 +33,7 @@ const DEFINITIONS: &str = r#"{"vhosts": [{"name": "/"}, {"name": "shop"}], "user
 {"name": "punctual", "password": "hush-hush", "tags": ""},
 {"name": "limited", "password": "hush-hush", "tags": ""}], "permissions": [
 {"user": "guest", "vhost": "/", "configure": ".*", "write": ".*", "read": ".*"},
-{"user": "punctual", "vhost": "/", "configure": "", "write": ".*", "read": ""},
+{"user": "punctual", "vhost": "/", "configure": ".*", "write": ".*", "read": ".*"},
 {"user": "punctual", "vhost": "shop", "configure": "", "write": ".*", "read": ""},
 {"user": "limited", "vhost": "/", "configure": "", "write": "^(open.*|amq.default)$",
  "read": ""}]}"#;

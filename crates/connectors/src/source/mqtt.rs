@@ -32,12 +32,15 @@ use crate::source_settings::MessageSourceSettings;
 
 /// How long the server keeps the session of a broker that is away, and the messages for it.
 const SESSION_KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
-/// Messages of QoS 0 that wait beside those of a batch. Nothing but this bounds them.
-const UNCONFIRMED_MAX: usize = 10_000;
+/// Messages that wait beside those of a batch: of QoS 0, and of servers that send more than they
+/// may. Nothing but this bounds them.
+const BEYOND_BATCH_MAX: usize = 10_000;
 /// The largest packet that is taken: the largest payload with its properties.
 const PACKET_BYTES_MAX: u32 = 2 << 20;
 /// Acknowledgements that wait for the connection.
 const QUEUE_MAX: usize = 256;
+/// A topic that nothing is subscribed to: see [`MqttSourceSession::reach_server`].
+const NOT_SUBSCRIBED: &str = "punctual/none";
 /// How long a session that ends waits for what it has sent.
 const CLOSE_MAX: Duration = Duration::from_secs(1);
 
@@ -65,7 +68,9 @@ struct MqttSourceSession {
     taken: u64,
     /// Messages of QoS 1 that are not acknowledged, in their order.
     in_hand: VecDeque<UnackedMessage>,
+    /// Acknowledgements that were given to the client, and those that the server has read.
     acks: u64,
+    acks_read: u64,
 }
 
 struct UnackedMessage {
@@ -91,6 +96,8 @@ struct MqttLinkState {
     broken: Option<String>,
     /// Acknowledgements that were sent.
     acks: u64,
+    /// Whether messages of QoS 1 were dropped, because the server sent more than it may.
+    overflowed: bool,
 }
 
 impl MqttTopicSource {
@@ -130,7 +137,7 @@ impl MqttTopicSource {
                 Err(error) => return Err(error.to_string()),
             }
         }
-        let (publishes, messages) = mpsc::channel(usize::from(self.batch) + UNCONFIRMED_MAX);
+        let (publishes, messages) = mpsc::channel(usize::from(self.batch) + BEYOND_BATCH_MAX);
         let (seen, state) = watch::channel(MqttLinkState::default());
         let driver = tokio::spawn(drive(events, publishes, seen));
         let session = MqttSourceSession {
@@ -143,6 +150,7 @@ impl MqttTopicSource {
             taken: 0,
             in_hand: VecDeque::new(),
             acks: 0,
+            acks_read: 0,
         };
         let subscribed = session.client.subscribe_tracked(&self.filter, QoS::AtLeastOnce).await;
         let notice = subscribed.map_err(|error| error.to_string())?;
@@ -195,18 +203,23 @@ impl SessionStore for NothingInFlight {
 }
 
 /// Drives a connection until it breaks. It is not opened again here.
+///
+/// A server sends no more of QoS 1 than a batch that is not acknowledged. Mosquitto before 2.0.13
+/// does, once messages have waited for their reader. Then all are dropped behind the first that
+/// has no space: they are not acknowledged, so they come again in the next session.
 async fn drive(
     mut events: EventLoop,
     messages: mpsc::Sender<Publish>,
     state: watch::Sender<MqttLinkState>,
 ) {
+    let mut overflowed = false;
     let broken = loop {
         match events.poll().await {
-            Ok(Event::Incoming(Packet::Publish(message))) => {
+            Ok(Event::Incoming(Packet::Publish(message))) if !overflowed => {
                 let qos = message.qos;
-                // The server sends no more of QoS 1 than a batch that is not acknowledged.
                 if messages.try_send(message).is_err() && qos != QoS::AtMostOnce {
-                    break "the server sent more than it was allowed to".to_owned();
+                    overflowed = true;
+                    state.send_modify(|state| state.overflowed = true);
                 }
             }
             Ok(Event::Incoming(Packet::Disconnect(reason))) => {
@@ -241,7 +254,16 @@ impl MqttSourceSession {
         SessionLost(broken.unwrap_or_else(|| "the connection is closed".to_owned()))
     }
 
+    /// Whether all that came before the first dropped message is acknowledged.
+    fn is_exhausted(&self) -> bool {
+        self.messages.is_empty() && self.in_hand.is_empty() && self.state.borrow().overflowed
+    }
+
     async fn take_messages(&mut self, bound: TakeBound) -> Result<Vec<SourceMessage>, SessionLost> {
+        if self.is_exhausted() {
+            let problem = "the server has sent more messages than it may; the rest come again";
+            return Err(SessionLost(problem.to_owned()));
+        }
         let (mut messages, mut bytes) = (Vec::new(), 0);
         while messages.len() < bound.messages && bytes < bound.bytes {
             let next = match self.messages.try_recv() {
@@ -305,11 +327,27 @@ impl MqttSourceSession {
             given.map_err(|_| self.lost())?;
             self.acks += 1;
         }
+        self.reach_server().await
+    }
+
+    /// Returns when the server has read the acknowledgements that were given to the client.
+    ///
+    /// MQTT answers none of them, so a connection that ends now can lose them: a socket that is
+    /// closed with messages in it is reset, and the server then reads nothing more. But the server
+    /// reads packets in their order. So the answer to one that is sent behind them, and changes
+    /// nothing, says that it has read them.
+    async fn reach_server(&mut self) -> Result<(), SessionLost> {
         let acks = self.acks;
+        if acks == self.acks_read {
+            return Ok(());
+        }
         let sent = self.state.wait_for(|state| state.broken.is_some() || state.acks >= acks).await;
         if sent.map_or(true, |state| state.acks < acks) {
             return Err(self.lost());
         }
+        let asked = self.client.unsubscribe_tracked(NOT_SUBSCRIBED).await;
+        asked.map_err(|_| self.lost())?.wait_async().await.map_err(|_| self.lost())?;
+        self.acks_read = acks;
         Ok(())
     }
 

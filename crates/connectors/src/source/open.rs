@@ -11,6 +11,8 @@ pub(crate) fn open_by(settings: &MessageSourceSettings, reader: &str) -> Box<dyn
     match settings.system {
         #[cfg(feature = "amqp")]
         MessageSystem::Amqp => Box::new(super::amqp::AmqpQueueSource::new(settings)),
+        #[cfg(feature = "kafka")]
+        MessageSystem::Kafka => Box::new(super::kafka::KafkaTopicSource::new(settings, reader)),
         #[cfg(feature = "mqtt")]
         MessageSystem::Mqtt => Box::new(super::mqtt::MqttTopicSource::new(settings, reader)),
         #[cfg(feature = "nats")]
@@ -19,6 +21,7 @@ pub(crate) fn open_by(settings: &MessageSourceSettings, reader: &str) -> Box<dyn
         MessageSystem::RedisStream => {
             Box::new(super::redis::RedisStreamSource::new(settings, reader))
         }
+        #[allow(unreachable_patterns)]
         _ => Box::new(NotBuilt(settings.system.field())),
     }
 }

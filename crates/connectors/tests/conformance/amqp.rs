@@ -106,6 +106,7 @@ impl SinkSystem for AmqpSystem {
 impl Drop for AmqpSystem {
     fn drop(&mut self) {
         if !std::thread::panicking() {
+            // Also one that was never made.
             self.server.witness(&["delete", &self.queue]);
         }
     }

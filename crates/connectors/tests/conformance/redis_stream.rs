@@ -1,13 +1,8 @@
 //! Redis: a stream, read by redis-cli.
 
-use std::path::PathBuf;
-
 use punctual_core::{MessageAddress, MessageOptions, MessageSystem};
-use punctual_test_support::make_certificate;
-use punctual_test_support::ports::free_port;
 use punctual_test_support::redis::RedisServer;
 use serde_json::Value;
-use tempfile::TempDir;
 
 use crate::suite::{SecuredSettings, SinkSystem, WitnessedMessage};
 
@@ -16,9 +11,6 @@ const PASSWORD: &str = "hush-hush";
 
 pub(crate) struct RedisStreamSystem {
     server: RedisServer,
-    tls_port: u16,
-    /// Files of TLS.
-    dir: TempDir,
     /// The id of the last entry that was read.
     read: String,
 }
@@ -28,10 +20,6 @@ fn address(stream: &str) -> MessageAddress {
 }
 
 impl RedisStreamSystem {
-    fn file(&self, name: &str) -> PathBuf {
-        self.dir.path().join(name)
-    }
-
     /// What the server keeps in memory only.
     fn prepare(&self) {
         for (user, password, keys) in
@@ -50,30 +38,7 @@ impl SinkSystem for RedisStreamSystem {
     const PAGE_HOST: &'static str = "redis.internal";
 
     fn start() -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let (certificate, key) = make_certificate();
-        let file = |name: &str, text: &str| {
-            let path = dir.path().join(name);
-            std::fs::write(&path, text).unwrap();
-            path.display().to_string()
-        };
-        let (certificate, key) = (file("cert.pem", &certificate), file("key.pem", &key));
-        let tls_port = free_port();
-        let server = RedisServer::start(&[
-            "--tls-port",
-            &tls_port.to_string(),
-            "--tls-cert-file",
-            &certificate,
-            "--tls-key-file",
-            &key,
-            "--tls-auth-clients",
-            "no",
-            "--appendonly",
-            "yes",
-            "--appendfsync",
-            "always",
-        ]);
-        let system = Self { server, tls_port, dir, read: "-".to_owned() };
+        let system = Self { server: RedisServer::start_secured(), read: "-".to_owned() };
         system.prepare();
         system
     }
@@ -91,11 +56,11 @@ impl SinkSystem for RedisStreamSystem {
     }
 
     fn secured(&self) -> SecuredSettings {
-        let url = format!("rediss://punctual@127.0.0.1:{}", self.tls_port);
+        let url = format!("rediss://punctual@127.0.0.1:{}", self.server.tls_port);
         SecuredSettings {
             settings: format!("kind = \"redis\"\nurl = \"{url}\"\n"),
-            authority: self.file("cert.pem"),
-            port: self.tls_port,
+            authority: self.server.authority_file(),
+            port: self.server.tls_port,
             password: PASSWORD,
         }
     }

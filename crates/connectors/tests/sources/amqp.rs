@@ -8,8 +8,9 @@ use lapin::options::{
 use lapin::types::{AMQPValue, FieldTable, ShortString};
 use lapin::{BasicProperties, Channel, Connection, ConnectionProperties};
 use punctual_test_support::RabbitmqServer;
+use punctual_test_support::rabbitmq::PASSWORD;
 
-use crate::system::{TestMessage, TestSystem, block_on};
+use crate::system::{SecuredConnection, TestMessage, TestSystem, block_on};
 
 pub(crate) struct RabbitmqSystem {
     server: RabbitmqServer,
@@ -19,12 +20,16 @@ pub(crate) struct RabbitmqSystem {
 impl RabbitmqSystem {
     fn on(server: RabbitmqServer) -> Self {
         let system = Self { server, queue: format!("commands-{}", free_name()) };
+        system.make_queue();
+        system
+    }
+
+    fn make_queue(&self) {
         block_on(async {
-            let (_connection, channel) = system.channel().await;
-            let (queue, options) = (system.queue(), QueueDeclareOptions::durable());
+            let (_connection, channel) = self.channel().await;
+            let (queue, options) = (self.queue(), QueueDeclareOptions::durable());
             channel.queue_declare(queue, options, FieldTable::default()).await.unwrap();
         });
-        system
     }
 
     fn queue(&self) -> ShortString {
@@ -42,6 +47,10 @@ impl RabbitmqSystem {
 }
 
 impl TestSystem for RabbitmqSystem {
+    const PAGE: &'static str = include_str!("../../../../docs/connectors/rabbitmq.md");
+    const PAGE_HOST: &'static str = "mq.internal/shop";
+    const PAGE_PLACE: &'static str = "delayed-orders";
+
     fn start() -> Self {
         Self::on(RabbitmqServer::shared())
     }
@@ -54,12 +63,27 @@ impl TestSystem for RabbitmqSystem {
         self.server.port
     }
 
-    fn config(&self, port: u16, more: &str) -> String {
-        let queue = &self.queue;
-        format!(
-            "[connections.mq]\nkind = \"amqp\"\nurl = \"amqp://127.0.0.1:{port}\"\n\
-             [[sources]]\nconnection = \"mq\"\nfrom = \"{queue}\"\nnamespace = \"shop\"\n{more}\n"
-        )
+    fn use_place(&mut self, place: &str) {
+        self.queue = place.to_owned();
+        self.make_queue();
+    }
+
+    fn connection(&self, port: u16) -> String {
+        format!("kind = \"amqp\"\nurl = \"amqp://127.0.0.1:{port}\"")
+    }
+
+    fn secured(&self) -> SecuredConnection {
+        let port = self.server.tls_port;
+        SecuredConnection {
+            lines: format!("kind = \"amqp\"\nurl = \"amqps://punctual@127.0.0.1:{port}\"\n"),
+            authority: self.server.authority_file(),
+            port,
+            password: PASSWORD,
+        }
+    }
+
+    fn source(&self) -> String {
+        format!("from = \"{}\"", self.queue)
     }
 
     fn send(&self, messages: &[TestMessage]) {

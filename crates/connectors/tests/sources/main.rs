@@ -4,15 +4,23 @@
 //! the tests is what a broker would be: it is durable, knows the ids it has applied, and refuses
 //! when a test says so.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a failed expectation ends the test")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "a failed step is a failed test, and a measurement prints its figures"
+)]
 
 #[cfg(feature = "amqp")]
 mod amqp;
 mod intake;
+#[cfg(feature = "kafka")]
+mod kafka;
 #[cfg(feature = "mqtt")]
 mod mqtt;
 #[cfg(feature = "nats")]
 mod nats;
+mod rate;
 #[cfg(feature = "redis-stream")]
 mod redis;
 mod suite;
@@ -20,9 +28,9 @@ mod system;
 
 /// Makes a test of each scenario for a kind of system.
 macro_rules! conforms {
-    ($kind:ident, $system:ty $(, $ignored:meta)?) => {
+    ($kind:ident, $system:ty) => {
         mod $kind {
-            conforms!(@ $system, [$($ignored)?],
+            conforms!(@ $system,
                 a_message_is_confirmed_once_it_is_durable,
                 nothing_is_taken_while_the_broker_refuses,
                 a_message_that_is_given_again_is_applied_once,
@@ -33,17 +41,21 @@ macro_rules! conforms {
                 a_link_that_is_cut_loses_nothing,
                 readers_share_the_messages,
                 a_reader_that_stops_has_confirmed_what_it_has_applied,
+                a_silent_server_is_left_and_nothing_is_lost,
+                a_wrong_password_is_a_source_that_is_not_read_with_the_reason,
+                tls_checks_the_certificate_of_the_server,
+                the_configuration_of_the_documentation_works,
             );
+
+            #[test]
+            #[ignore = "a measurement: see CONTRIBUTING.md"]
+            fn rate() {
+                crate::rate::rate_of_messages_to_durable_tasks::<$system>();
+            }
         }
     };
-    (@ $system:ty, [], $($scenario:ident),+ $(,)?) => {
+    (@ $system:ty, $($scenario:ident),+ $(,)?) => {
         $(#[test] fn $scenario() {
-            crate::suite::$scenario::<$system>();
-        })+
-    };
-    (@ $system:ty, [$ignored:meta], $($scenario:ident),+ $(,)?) => {
-        $(#[test] #[ignore = "sources of MQTT are experimental: a reader can stop"]
-        fn $scenario() {
             crate::suite::$scenario::<$system>();
         })+
     };
@@ -52,7 +64,9 @@ macro_rules! conforms {
 #[cfg(feature = "amqp")]
 conforms!(on_rabbitmq, crate::amqp::RabbitmqSystem);
 #[cfg(feature = "mqtt")]
-conforms!(on_mosquitto, crate::mqtt::MosquittoSystem, ignore);
+conforms!(on_mosquitto, crate::mqtt::MosquittoSystem);
+#[cfg(feature = "kafka")]
+conforms!(on_kafka, crate::kafka::KafkaTopicSystem);
 #[cfg(feature = "nats")]
 conforms!(on_nats, crate::nats::JetStreamSystem);
 #[cfg(feature = "redis-stream")]

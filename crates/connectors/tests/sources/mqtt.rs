@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
+use punctual_test_support::mosquitto::{ACCOUNT, PASSWORD};
 use punctual_test_support::{MosquittoServer, MqttWitness};
 use rumqttc::mqttbytes::QoS;
 use rumqttc::mqttbytes::v5::{Packet, PublishProperties};
@@ -11,14 +12,19 @@ use rumqttc::{
 };
 use tokio::time::timeout;
 
-use crate::system::{TestMessage, TestSystem, block_on};
+use crate::intake::{IntakeRefusal, TestIntake};
+use crate::suite::{RunningReader, runtime, schedules, until};
+use crate::system::{SecuredConnection, TestMessage, TestSystem, block_on};
 
 const TOPIC: &str = "open/commands";
+/// Messages that wait for their confirms.
+const SEND_MAX: usize = 256;
 /// How long a session is silent once it has sent all messages.
 const SILENCE: Duration = Duration::from_millis(400);
 
 pub(crate) struct MosquittoSystem {
     server: MosquittoServer,
+    topic: String,
     rejected: std::cell::RefCell<MqttWitness>,
     seen: std::cell::RefCell<Vec<(String, String)>>,
 }
@@ -28,6 +34,7 @@ impl MosquittoSystem {
         let mut options = MqttOptions::new(id, Broker::tcp("127.0.0.1", self.server.port));
         options.set_broker_session_resume_policy(BrokerSessionResumePolicy::AllowBrokerOnly);
         options.set_ack_mode(AckMode::Manual);
+        options.set_outgoing_inflight_upper_limit(1024);
         options
     }
 
@@ -53,39 +60,65 @@ impl MosquittoSystem {
 }
 
 impl TestSystem for MosquittoSystem {
+    const PAGE: &'static str = include_str!("../../../../docs/connectors/mqtt.md");
+    const PAGE_HOST: &'static str = "mqtt.internal";
+    const PAGE_PLACE: &'static str = "devices/lamp-7/up";
+
     const CONFIRMS_IN_ORDER: bool = true;
     const KEEPS_SHARES: bool = true;
 
     fn start() -> Self {
         let server = MosquittoServer::start_durable();
         let rejected = std::cell::RefCell::new(server.subscribe("open/rejected"));
-        Self { server, rejected, seen: std::cell::RefCell::default() }
+        Self { server, topic: TOPIC.to_owned(), rejected, seen: std::cell::RefCell::default() }
     }
 
     fn port(&self) -> u16 {
         self.server.port
     }
 
-    fn config(&self, port: u16, more: &str) -> String {
-        format!(
-            "[connections.mq]\nkind = \"mqtt\"\nurl = \"mqtt://127.0.0.1:{port}\"\n\
-             [[sources]]\nconnection = \"mq\"\nfrom = \"{TOPIC}\"\nnamespace = \"shop\"\n\
-             experimental = true\nrejected = \"open/rejected\"\n{more}\n"
-        )
+    fn use_place(&mut self, place: &str) {
+        self.topic = place.to_owned();
+    }
+
+    fn connection(&self, port: u16) -> String {
+        format!("kind = \"mqtt\"\nurl = \"mqtt://127.0.0.1:{port}\"")
+    }
+
+    fn secured(&self) -> SecuredConnection {
+        let port = self.server.tls_port;
+        SecuredConnection {
+            lines: format!("kind = \"mqtt\"\nurl = \"mqtts://{ACCOUNT}@127.0.0.1:{port}\"\n"),
+            authority: self.server.authority_file(),
+            port,
+            password: PASSWORD,
+        }
+    }
+
+    fn source(&self) -> String {
+        format!("from = \"{}\"\nrejected = \"open/rejected\"", self.topic)
     }
 
     fn send(&self, messages: &[TestMessage]) {
         block_on(async {
             let (client, mut events) =
-                AsyncClient::builder(self.options("producer")).capacity(10).build();
+                AsyncClient::builder(self.options("producer")).capacity(100).build();
             let driver = tokio::spawn(async move { while events.poll().await.is_ok() {} });
-            for message in messages {
-                let user_properties = message.headers.clone();
-                let properties =
-                    PublishProperties { user_properties, ..PublishProperties::default() };
-                let options = PublishOptions::new(QoS::AtLeastOnce).properties(properties);
-                let sent = client.publish_tracked(TOPIC, message.body.clone(), options).await;
-                sent.unwrap().wait_async().await.unwrap();
+            // Never more than the window: what the client does beyond it is not tested here.
+            for messages in messages.chunks(SEND_MAX) {
+                let mut confirms = Vec::new();
+                for message in messages {
+                    let user_properties = message.headers.clone();
+                    let properties =
+                        PublishProperties { user_properties, ..PublishProperties::default() };
+                    let options = PublishOptions::new(QoS::AtLeastOnce).properties(properties);
+                    let body = message.body.clone();
+                    let sent = client.publish_tracked(&*self.topic, body, options).await;
+                    confirms.push(sent.unwrap());
+                }
+                for confirm in confirms {
+                    confirm.wait_async().await.unwrap();
+                }
             }
             driver.abort();
         });
@@ -117,4 +150,29 @@ impl TestSystem for MosquittoSystem {
         self.server.stop();
         self.server.start_again();
     }
+}
+
+/// A server that does not read is stopped with SIGSTOP: what is written to it stays in its socket,
+/// and would be lost with a connection that is closed then.
+#[test]
+fn a_message_is_confirmed_only_when_the_server_has_read_it() {
+    let system = MosquittoSystem::start();
+    runtime().block_on(async {
+        let intake = TestIntake::default();
+        intake.refuse(IntakeRefusal::Everything);
+        let config = system.config(system.port(), "batch = 20");
+        let reader = RunningReader::start(&config, "a", &intake);
+        until("a reader", || reader.state().read_at.is_some()).await;
+        system.send(&schedules(0..100));
+        until("a message in hand", || intake.given() > 0).await;
+        system.server.suspend();
+        intake.refuse(IntakeRefusal::Nothing);
+        until("a message to be applied", || intake.applied() > 0).await;
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        assert_eq!(reader.state().applied, 0, "confirmed to nobody");
+        system.server.resume();
+        until("all messages", || reader.state().applied >= 100).await;
+        reader.stop().await;
+        until("the confirmations", || system.unconfirmed(&["a"]) == 0).await;
+    });
 }

@@ -1,6 +1,7 @@
 //! The scenarios. Each starts with a new server.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,10 +14,10 @@ use punctual_test_support::{CutLink, WAIT_MAX, now_millis};
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tokio::time::{interval, timeout};
+use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use crate::intake::{IntakeRefusal, TestIntake};
-use crate::system::{TestMessage, TestSystem};
+use crate::system::{SecuredConnection, TestMessage, TestSystem};
 
 #[derive(Debug)]
 struct SuiteClock;
@@ -38,14 +39,14 @@ struct SourceConfigFile {
 }
 
 /// A reader as a broker runs it.
-struct RunningReader {
+pub(crate) struct RunningReader {
     task: JoinHandle<()>,
     stop: watch::Sender<bool>,
     status: Arc<SourceStatus>,
 }
 
 impl RunningReader {
-    fn start(config: &str, name: &str, intake: &TestIntake) -> Self {
+    pub(crate) fn start(config: &str, name: &str, intake: &TestIntake) -> Self {
         let config: SourceConfigFile = toml::from_str(config).unwrap();
         let config = ConnectorConfig::read(&config.connections, &config.sources).unwrap();
         let settings = &config.message_sources[0];
@@ -60,11 +61,11 @@ impl RunningReader {
         Self { task, stop, status }
     }
 
-    fn state(&self) -> SourceState {
+    pub(crate) fn state(&self) -> SourceState {
         self.status.state()
     }
 
-    async fn stop(self) {
+    pub(crate) async fn stop(self) {
         self.stop.send_replace(true);
         timeout(WAIT_MAX, self.task).await.unwrap().unwrap();
     }
@@ -77,9 +78,12 @@ impl RunningReader {
 }
 
 /// Waits until a condition holds.
-async fn until(what: &str, condition: impl Fn() -> bool) {
+pub(crate) async fn until(what: &str, condition: impl Fn() -> bool) {
     let wait = async {
         let mut ticks = interval(Duration::from_millis(20));
+        // A condition can take longer than a tick. Ticks that are made up for would never let the
+        // timeout have its turn.
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         while !condition() {
             ticks.tick().await;
         }
@@ -88,11 +92,11 @@ async fn until(what: &str, condition: impl Fn() -> bool) {
     assert!(waited.is_ok(), "waited too long for {what}");
 }
 
-fn runtime() -> Runtime {
+pub(crate) fn runtime() -> Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
 }
 
-fn schedules(range: std::ops::Range<usize>) -> Vec<TestMessage> {
+pub(crate) fn schedules(range: std::ops::Range<usize>) -> Vec<TestMessage> {
     range.map(TestMessage::schedule).collect()
 }
 
@@ -320,8 +324,8 @@ pub(crate) fn readers_share_the_messages<S: TestSystem>() {
         }
         until("all messages", || intake.applied() == 500).await;
         let shares = || readers.iter().map(|reader| reader.state().applied);
-        until("the counts", || shares().sum::<u64>() == 500).await;
-        assert_eq!(intake.given(), 500, "some were taken twice");
+        until("the counts", || shares().sum::<u64>() >= 500).await;
+        assert!(intake.given() == 500 || S::GIVES_TO_NEW_READERS, "some were taken twice");
         let shares: Vec<_> = shares().collect();
         assert!(shares.iter().filter(|share| **share > 0).count() > 1, "{shares:?}");
         // What one of them leaves is taken by the others.
@@ -353,6 +357,104 @@ pub(crate) fn a_reader_that_stops_has_confirmed_what_it_has_applied<S: TestSyste
         let reader = RunningReader::start(&config, "a", &intake);
         until("all messages", || intake.applied() == 1000).await;
         assert_eq!(intake.given(), 1000, "some were applied and not confirmed");
+        reader.stop().await;
+    });
+}
+
+pub(crate) fn a_silent_server_is_left_and_nothing_is_lost<S: TestSystem>() {
+    let system = S::start();
+    runtime().block_on(async {
+        let intake = TestIntake::default();
+        let link = CutLink::to(system.port());
+        let config = system.config(link.port, "");
+        let reader = RunningReader::start(&config, "a", &intake);
+        until("a reader", || reader.state().read_at.is_some()).await;
+        system.send(&schedules(0..20));
+        until("the first messages", || intake.applied() == 20).await;
+        link.silence();
+        system.send(&schedules(20..40));
+        until("the problem", || reader.state().problem.is_some()).await;
+        link.mend();
+        until("all messages", || intake.applied() == 40).await;
+        until("no problem", || reader.state().problem.is_none()).await;
+        reader.stop().await;
+    });
+}
+
+/// The configuration with a secured connection: its password, and the file of its authority.
+fn secured<S: TestSystem>(system: &S, password: &Path, authority: &Path) -> String {
+    let SecuredConnection { lines, .. } = system.secured();
+    let (password, authority) = (password.display(), authority.display());
+    let more = format!("password = \"@{password}\"\ntls_ca = \"{authority}\"\n");
+    system.config_of(&format!("{lines}{more}"), "")
+}
+
+pub(crate) fn a_wrong_password_is_a_source_that_is_not_read_with_the_reason<S: TestSystem>() {
+    let system = S::start();
+    runtime().block_on(async {
+        let SecuredConnection { authority, password, .. } = system.secured();
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(&file, "wrong-secret").unwrap();
+        let intake = TestIntake::default();
+        let reader = RunningReader::start(&secured(&system, file.path(), &authority), "a", &intake);
+        until("the reason", || reader.state().problem.is_some()).await;
+        let state = reader.state();
+        let problem = state.problem.unwrap();
+        assert!(state.read_at.is_none() && !problem.contains("wrong-secret"), "{problem}");
+        reader.stop().await;
+        std::fs::write(&file, password).unwrap();
+        let reader = RunningReader::start(&secured(&system, file.path(), &authority), "a", &intake);
+        until("a reader", || reader.state().read_at.is_some()).await;
+        system.send(&schedules(0..1));
+        until("the message", || intake.applied() == 1).await;
+        reader.stop().await;
+    });
+}
+
+pub(crate) fn tls_checks_the_certificate_of_the_server<S: TestSystem>() {
+    let system = S::start();
+    runtime().block_on(async {
+        let password = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(&password, system.secured().password).unwrap();
+        let other = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(&other, punctual_test_support::make_certificate().0).unwrap();
+        let intake = TestIntake::default();
+        let config = secured(&system, password.path(), other.path());
+        let reader = RunningReader::start(&config, "a", &intake);
+        until("the reason", || reader.state().problem.is_some()).await;
+        let problem = reader.state().problem.unwrap();
+        assert!(problem.to_lowercase().contains("certificate"), "{problem}");
+        assert!(reader.state().read_at.is_none());
+        reader.stop().await;
+    });
+}
+
+pub(crate) fn the_configuration_of_the_documentation_works<S: TestSystem>() {
+    let mut system = S::start_own();
+    runtime().block_on(async {
+        system.use_place(S::PAGE_PLACE);
+        let SecuredConnection { authority, password, port, .. } = system.secured();
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(&file, password).unwrap();
+        let mut config = String::new();
+        for block in S::PAGE.split("```toml\n").skip(1).take(2) {
+            for line in block.split("```").next().unwrap().lines() {
+                let line = match line.split(' ').next() {
+                    Some("password") => format!("password = \"@{}\"", file.path().display()),
+                    Some("tls_ca") => format!("tls_ca = \"{}\"", authority.display()),
+                    _ => line.replace(S::PAGE_HOST, &format!("127.0.0.1:{port}")),
+                };
+                config.push_str(&line);
+                config.push('\n');
+            }
+        }
+        let intake = TestIntake::default();
+        let reader = RunningReader::start(&config, "a", &intake);
+        until("a reader", || reader.state().read_at.is_some()).await;
+        system.send(&schedules(0..3));
+        until("the messages", || reader.state().applied == 3).await;
+        let (keys, problem) = (S::PAGE.contains("key = \"{1}\""), reader.state().problem);
+        assert!(intake.history("lamp-7").is_empty() != keys && problem.is_none(), "{problem:?}");
         reader.stop().await;
     });
 }

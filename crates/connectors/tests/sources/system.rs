@@ -1,5 +1,7 @@
 //! What a scenario needs of a server with messages.
 
+use std::path::PathBuf;
+
 /// A server with one queue, topic, subject or stream.
 pub(crate) trait TestSystem: Sized {
     /// Whether messages are confirmed in their order only, so that one that waits holds back the
@@ -7,6 +9,15 @@ pub(crate) trait TestSystem: Sized {
     const CONFIRMS_IN_ORDER: bool = false;
     /// Whether the system keeps messages for a reader that has stopped.
     const KEEPS_SHARES: bool = false;
+    /// Whether messages that a reader has in hand can be given to one that comes.
+    const GIVES_TO_NEW_READERS: bool = false;
+
+    /// The page of the documentation: its first block of TOML is a connection, the second a source.
+    const PAGE: &'static str;
+    /// What the page has and this machine has otherwise: its host, and the secured port.
+    const PAGE_HOST: &'static str;
+    /// A place that the source of the page reads.
+    const PAGE_PLACE: &'static str;
 
     /// A server that has a place for messages of this test alone.
     fn start() -> Self;
@@ -16,12 +27,35 @@ pub(crate) trait TestSystem: Sized {
         Self::start()
     }
 
+    /// Makes another place, to which messages are sent from now on.
+    fn use_place(&mut self, place: &str);
+
     /// The port that it listens on.
     fn port(&self) -> u16;
 
-    /// The configuration: a connection `mq` by way of a port, and one source of it. `more` are more
-    /// keys of the source.
-    fn config(&self, port: u16, more: &str) -> String;
+    /// The lines of a connection, over a port that leads to the server.
+    fn connection(&self, port: u16) -> String;
+
+    /// The lines of a connection with TLS, an account and a password, and what they need.
+    fn secured(&self) -> SecuredConnection;
+
+    /// The lines of the source.
+    fn source(&self) -> String;
+
+    /// The configuration: a connection by way of a port, and one source of it. `more` are more keys
+    /// of the source.
+    fn config(&self, port: u16, more: &str) -> String {
+        self.config_of(&self.connection(port), more)
+    }
+
+    /// The configuration with the lines of a connection.
+    fn config_of(&self, connection: &str, more: &str) -> String {
+        let source = self.source();
+        format!(
+            "[connections.mq]\n{connection}\n[[sources]]\nconnection = \"mq\"\n\
+             namespace = \"shop\"\n{source}\n{more}\n"
+        )
+    }
 
     /// Sends messages and waits until the server has them.
     fn send(&self, messages: &[TestMessage]);
@@ -34,6 +68,15 @@ pub(crate) trait TestSystem: Sized {
 
     /// Ends the server, by a kill if it then has what it has confirmed, and starts it again.
     fn restart(&mut self);
+}
+
+/// A connection that needs TLS, an account and a password.
+pub(crate) struct SecuredConnection {
+    /// The lines of the connection without `tls_ca` and `password`.
+    pub(crate) lines: String,
+    pub(crate) authority: PathBuf,
+    pub(crate) port: u16,
+    pub(crate) password: &'static str,
 }
 
 /// A message as a producer sends it.

@@ -1,7 +1,9 @@
-//! Connections with the real binary and real databases: statements as targets, and outboxes.
+//! Connections with the real binary and real systems: statements as targets, outboxes, and messages
+//! both ways.
 //!
-//! Every scenario runs on PostgreSQL and on MariaDB, each with a server of its own that it may
-//! kill. The table `effects` is what a receiver would have seen.
+//! Every scenario of databases runs on PostgreSQL and on MariaDB, each with a server of its own
+//! that it may kill; the table `effects` is what a receiver would have seen. `sources` and
+//! `witness` have those of messages.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a failed expectation ends the test")]
 
@@ -12,6 +14,7 @@ mod long;
 mod outbox;
 mod sinks;
 mod sources;
+mod witness;
 
 /// Makes a test of each scenario for each database.
 macro_rules! on_both {

@@ -8,9 +8,13 @@ use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
 use super::cli_at;
+use crate::certificate::make_certificate;
 use crate::ports::free_port;
 use crate::server_process::ServerProcess;
 use crate::wait::wait_for;
+
+/// The certificate of a server with TLS, in its extra folder.
+const CERTIFICATE: &str = "cert.pem";
 
 /// A redis-server, running or not.
 pub struct RedisServer {
@@ -38,6 +42,31 @@ impl RedisServer {
         let mut server = Self { address, port, tls_port, extra_dir, dir, settings, process };
         server.start_again();
         server
+    }
+
+    /// Starts a server that writes each change to disk, and that listens with TLS as well: with the
+    /// certificate of [`authority_file`](Self::authority_file).
+    pub fn start_secured() -> Self {
+        let dir = tempfile::tempdir().expect("a temporary directory").keep();
+        let (certificate, key) = make_certificate();
+        let file = |name: &str, text: &str| {
+            let path = dir.join(name);
+            std::fs::write(&path, text).expect("write the file");
+            path.display().to_string()
+        };
+        let (certificate, key) = (file(CERTIFICATE, &certificate), file("key.pem", &key));
+        let tls_port = free_port();
+        let (port, files) = (tls_port.to_string(), ["--tls-cert-file", &*certificate]);
+        let disk = ["--appendonly", "yes", "--appendfsync", "always"];
+        let tls = ["--tls-port", &*port, "--tls-key-file", &*key, "--tls-auth-clients", "no"];
+        let mut server = Self::start(&[&tls[..], &files, &disk].concat());
+        (server.tls_port, server.extra_dir) = (tls_port, Some(dir));
+        server
+    }
+
+    /// The certificate of a server with TLS.
+    pub fn authority_file(&self) -> PathBuf {
+        self.extra_dir.as_ref().expect("a server with TLS").join(CERTIFICATE)
     }
 
     /// Starts the server again, with the same port, folder and settings.

@@ -1,0 +1,237 @@
+//! Messages in and out of the real binary, while it and the system are killed in turn under load.
+//!
+//! An independent client sends commands that are due soon and whose targets are a place of the same
+//! system, and reads what arrives there. Nothing that was confirmed to it is lost, whatever comes
+//! twice has the same id, and nothing is early.
+
+use std::time::Duration;
+
+use punctual_test_support::redis::RedisServer;
+use punctual_test_support::{
+    MessageWitness, MosquittoServer, NatsServer, RabbitmqServer, pause, wait_for,
+};
+use serde_json::json;
+
+use crate::database::ConfiguredBroker;
+
+/// How long after its command a task is due: `witness.py` says so.
+const DELAY_MILLIS: u64 = 500;
+/// Commands a second.
+const RATE: u64 = 150;
+/// Commands between two kills.
+const ROUND: u64 = 200;
+/// Rounds in the tests; `PUNCTUAL_ROUNDS` has another number.
+const ROUNDS: u64 = 4;
+
+/// A system with places for commands and for fires.
+trait WitnessedSystem {
+    const KIND: &'static str;
+    /// The kind, and what follows `127.0.0.1:PORT` in the URL of the connection.
+    const CONNECTION: (&'static str, &'static str);
+    const FROM: &'static str = "commands";
+
+    fn start() -> Self;
+    fn port(&self) -> u16;
+    fn target() -> serde_json::Value;
+    fn kill(&mut self);
+    fn start_again(&mut self);
+}
+
+impl WitnessedSystem for RabbitmqServer {
+    const KIND: &'static str = "rabbitmq";
+    const CONNECTION: (&'static str, &'static str) = ("amqp", "amqp");
+
+    fn start() -> Self {
+        let server = Self::start();
+        server.witness(&["declare", "commands"]);
+        server.witness(&["declare", "fires"]);
+        server
+    }
+
+    fn port(&self) -> u16 {
+        self.port
+    }
+
+    fn target() -> serde_json::Value {
+        json!({"amqp": {"connection": "mq", "exchange": "", "routing_key": "fires"}})
+    }
+
+    fn kill(&mut self) {
+        self.kill();
+    }
+
+    fn start_again(&mut self) {
+        self.start_again();
+    }
+}
+
+impl WitnessedSystem for NatsServer {
+    const KIND: &'static str = "nats";
+    const CONNECTION: (&'static str, &'static str) = ("nats", "nats");
+
+    fn start() -> Self {
+        let server = Self::start();
+        server.make_stream("commands", &["commands"], &json!({}));
+        server.make_stream("fires", &["fires"], &json!({}));
+        server
+    }
+
+    fn port(&self) -> u16 {
+        self.port
+    }
+
+    fn target() -> serde_json::Value {
+        json!({"nats": {"connection": "mq", "subject": "fires"}})
+    }
+
+    fn kill(&mut self) {
+        self.kill();
+    }
+
+    fn start_again(&mut self) {
+        self.start_again();
+    }
+}
+
+impl WitnessedSystem for RedisServer {
+    const KIND: &'static str = "redis";
+    const CONNECTION: (&'static str, &'static str) = ("redis", "redis");
+
+    fn start() -> Self {
+        Self::start(&["--appendonly", "yes", "--appendfsync", "always"])
+    }
+
+    fn port(&self) -> u16 {
+        self.port
+    }
+
+    fn target() -> serde_json::Value {
+        json!({"redis_stream": {"connection": "mq", "stream": "fires"}})
+    }
+
+    fn kill(&mut self) {
+        self.kill();
+    }
+
+    fn start_again(&mut self) {
+        self.start_again();
+    }
+}
+
+impl WitnessedSystem for MosquittoServer {
+    const KIND: &'static str = "mqtt";
+    const CONNECTION: (&'static str, &'static str) = ("mqtt", "mqtt");
+    const FROM: &'static str = "open/commands";
+
+    fn start() -> Self {
+        Self::start_durable()
+    }
+
+    fn port(&self) -> u16 {
+        self.port
+    }
+
+    fn target() -> serde_json::Value {
+        json!({"mqtt": {"connection": "mq", "topic": "open/fires"}})
+    }
+
+    fn kill(&mut self) {
+        // Killed with SIGKILL, Mosquitto loses messages that it has confirmed and not written.
+        self.stop();
+    }
+
+    fn start_again(&mut self) {
+        self.start_again();
+    }
+}
+
+fn nothing_is_lost_and_nothing_early<S: WitnessedSystem>() {
+    let rounds = std::env::var("PUNCTUAL_ROUNDS").ok();
+    let rounds = rounds.map_or(ROUNDS, |text| text.parse().unwrap());
+    let mut system = S::start();
+    let (port, (kind, scheme), from) = (system.port(), S::CONNECTION, S::FROM);
+    let retry = json!({"attempts_max": 100, "backoff": {"fixed": "100ms"}});
+    let config = format!(
+        "[connections.mq]\nkind = \"{kind}\"\nurl = \"{scheme}://127.0.0.1:{port}\"\n\
+         namespaces = [\"shop\"]\nallow = [\"*\", \"/*\"]\n\
+         [[sources]]\nconnection = \"mq\"\nfrom = \"{from}\"\nnamespace = \"shop\"\n\
+         target = {}\ntask = {{ retry = {} }}\n",
+        toml_of(&S::target()),
+        toml_of(&retry),
+    );
+    let mut broker = ConfiguredBroker::start(&config);
+    let source = || {
+        let (_, answer) = broker.get().call("GET", "/v1/connections", &[], "");
+        answer["sources"][0]["read_at"].is_string()
+    };
+    wait_for("a reader", source);
+    let count = ROUND * rounds;
+    let witness = MessageWitness::start(S::KIND, port, count, RATE);
+    for round in 0..rounds {
+        let goal = (ROUND * round + ROUND / 2).try_into().unwrap();
+        wait_for("commands", || witness.record().sent.len() >= goal);
+        // In the middle of what the last commands cause: taken, due, sent.
+        pause(Duration::from_millis(round % 5 * 120));
+        match round % 2 {
+            0 => {
+                broker.kill();
+                broker.start_again();
+            }
+            _ => {
+                system.kill();
+                system.start_again();
+            }
+        }
+    }
+    let all = usize::try_from(count).unwrap();
+    wait_for("all commands", || witness.record().sent.len() == all);
+    wait_for("all fires", || witness.record().missing().is_empty());
+    // Whatever comes twice comes now: a delivery whose outcome is unknown is repeated at once.
+    wait_for("the end of all fires", || {
+        let (_, stats) = broker.get().call("GET", "/v1/shop/stats", &[], "");
+        stats["done"].as_u64() == Some(count)
+    });
+    let record = witness.record();
+    assert_eq!(record.received.len(), all, "messages that nobody sent");
+    for (number, messages) in &record.received {
+        let (id, _) = &messages[0];
+        assert!(messages.iter().all(|(other, _)| other == id), "{number}: {messages:?}");
+        let due = record.sent[number] + DELAY_MILLIS;
+        assert!(
+            messages.iter().all(|(_, at)| *at >= due),
+            "{number} is early: {messages:?}, {due}"
+        );
+    }
+}
+
+/// A value as TOML writes it in one line.
+fn toml_of(value: &serde_json::Value) -> String {
+    match value {
+        serde_json::Value::Object(members) => {
+            let members =
+                members.iter().map(|(name, value)| format!("{name} = {}", toml_of(value)));
+            format!("{{ {} }}", members.collect::<Vec<_>>().join(", "))
+        }
+        other => other.to_string(),
+    }
+}
+
+#[test]
+fn nothing_is_lost_when_punctual_and_rabbitmq_are_killed() {
+    nothing_is_lost_and_nothing_early::<RabbitmqServer>();
+}
+
+#[test]
+fn nothing_is_lost_when_punctual_and_nats_are_killed() {
+    nothing_is_lost_and_nothing_early::<NatsServer>();
+}
+
+#[test]
+fn nothing_is_lost_when_punctual_and_redis_are_killed() {
+    nothing_is_lost_and_nothing_early::<RedisServer>();
+}
+
+#[test]
+fn nothing_is_lost_when_punctual_is_killed_and_mosquitto_restarts() {
+    nothing_is_lost_and_nothing_early::<MosquittoServer>();
+}
