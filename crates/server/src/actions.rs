@@ -24,7 +24,7 @@ pub(crate) const DETAIL_BYTES_MAX: usize = 256;
 
 /// One call of an operator.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Action {
+pub(crate) struct OperatorAction {
     pub(crate) at: Timestamp,
     /// The call, as the OpenAPI document names it: `pause_task`.
     pub(crate) call: String,
@@ -93,7 +93,7 @@ impl BegunAction {
         let Self { actions, clock, namespace, call, by, name } = self;
         let ActionDetail { name: given, detail, changed } = did;
         let (at, call, name) = (clock.now(), call.to_owned(), given.unwrap_or(name));
-        actions.add(&namespace, Action { at, call, by, name, detail, changed });
+        actions.add(&namespace, OperatorAction { at, call, by, name, detail, changed });
     }
 }
 
@@ -103,7 +103,7 @@ pub(crate) struct ActionList {
     /// Since when nothing is missing.
     pub(crate) since: Timestamp,
     /// Newest first.
-    pub(crate) actions: Vec<Action>,
+    pub(crate) actions: Vec<OperatorAction>,
 }
 
 /// The actions that this broker has carried out.
@@ -120,7 +120,7 @@ struct Kept {
 #[derive(Debug, Default)]
 struct KeptActions {
     /// Oldest first.
-    actions: VecDeque<Action>,
+    actions: VecDeque<OperatorAction>,
     /// When the last one was dropped that is missing.
     dropped: Option<Timestamp>,
 }
@@ -131,9 +131,9 @@ impl Actions {
     }
 
     /// Logs an action and adds it to the list of its namespace.
-    pub(crate) fn add(&self, namespace: &Namespace, mut action: Action) {
+    pub(crate) fn add(&self, namespace: &Namespace, mut action: OperatorAction) {
         cut(&mut action.detail);
-        let Action { call, by, name, detail, changed, .. } = &action;
+        let OperatorAction { call, by, name, detail, changed, .. } = &action;
         tracing::info!(%namespace, %by, %call, ?name, ?detail, changed, "action of an operator");
         let mut kept = self.lock();
         if !kept.namespaces.contains_key(namespace) && kept.namespaces.len() >= NAMESPACES_MAX {
@@ -204,8 +204,8 @@ mod tests {
         Timestamp::from_millis(seconds as u64 * 1000)
     }
 
-    fn action(second: usize) -> Action {
-        Action {
+    fn action(second: usize) -> OperatorAction {
+        OperatorAction {
             at: at(second),
             call: "pause_task".to_owned(),
             by: "admin".to_owned(),
@@ -263,7 +263,7 @@ mod tests {
     #[test]
     fn a_long_detail_is_cut_between_letters() {
         let actions = Actions::new(at(0));
-        let long = Action { detail: "ü".repeat(DETAIL_BYTES_MAX), ..action(1) };
+        let long = OperatorAction { detail: "ü".repeat(DETAIL_BYTES_MAX), ..action(1) };
         actions.add(&namespace("shop"), long);
         let detail = actions.list(&namespace("shop")).actions.remove(0).detail;
         assert!(detail.len() <= DETAIL_BYTES_MAX && detail.ends_with("ü…"), "{detail}");

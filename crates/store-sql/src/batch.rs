@@ -11,9 +11,9 @@ use punctual_core::{
 };
 use punctual_store::{Batch, Change, Counts, count, due_move};
 
+use crate::difference_weights::DIFFERENCE_WEIGHT;
 use crate::differences::BatchDifferences;
 use crate::error::BatchGrowth;
-use crate::fold::DIFFERENCE_WEIGHT;
 
 /// A later due time of a task, since its body was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

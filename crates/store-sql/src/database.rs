@@ -7,7 +7,7 @@ use punctual_sql::{SqlError, SqlKind};
 
 use crate::batch::BatchRows;
 use crate::error::{ErrorClass, SqlOpenError};
-use crate::fold::FoldedRows;
+use crate::folded_rows::FoldedRows;
 use crate::options::SqlStoreOptions;
 use crate::values::{Columns, SqlId, StatementParam};
 

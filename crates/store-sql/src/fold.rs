@@ -8,9 +8,8 @@
 //! A row of differences that is damaged stays. A total that is damaged is replaced.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use punctual_core::{Epoch, Namespace, PartitionId, Partitions, Seat};
+use punctual_core::{Epoch, Namespace, PartitionId, Seat};
 use punctual_store::codec::{
     CodecError, Decoded, DueDifferences, HourCounts, Reader, put_letter_groups, read_letter_groups,
 };
@@ -19,72 +18,14 @@ use punctual_store::{DueMinute, StoreError};
 use crate::database::{BatchEnd, SqlDatabase, SqlRole};
 use crate::differences::LetterMove;
 use crate::error::store_error;
+use crate::folded_rows::{FoldedRows, TotalRow};
 use crate::store::SqlStore;
 use crate::totals::{DIFFERENCES_MAX, GROUPS, hour_column};
 use crate::values::{Columns as _, StatementParam};
 
-/// What a row of differences weighs in addition to its bytes.
-pub(crate) const DIFFERENCE_WEIGHT: u64 = 512;
-/// The weight at which differences are folded: 256 KiB, which is that of 512 small rows. It bounds
-/// what a reader of the counts adds up.
-const FOLDED_WEIGHT: u64 = 256 << 10;
 /// The number of hours at which a fold ends, so that its transaction is short: it replaces a row
 /// for each. One row of differences may have more. The next fold is made behind the next batch.
 const FOLDED_HOURS_MAX: usize = 1000;
-
-/// How much the differences of each partition weigh: those of batches since they were folded last
-/// by this process. At first, and after an acquisition, it is unknown how many another process has
-/// left; then they are folded behind the first batch.
-#[derive(Debug)]
-pub(crate) struct DifferenceWeights(Box<[AtomicU64]>);
-
-impl DifferenceWeights {
-    pub(crate) fn new(partitions: Partitions) -> Self {
-        Self((0..partitions.count()).map(|_| AtomicU64::new(FOLDED_WEIGHT)).collect())
-    }
-
-    pub(crate) fn add(&self, partition: PartitionId, weight: u64) {
-        if let Some(sum) = self.0.get(usize::from(partition.get())) {
-            // Sums of weights of batches do not reach 2^64.
-            sum.fetch_add(weight, Ordering::Relaxed);
-        }
-    }
-
-    /// Notes that it is unknown how many differences there are.
-    pub(crate) fn forget(&self, partition: PartitionId) {
-        self.add(partition, FOLDED_WEIGHT);
-    }
-
-    /// Returns whether the differences have to be folded, and counts from zero if so.
-    fn take(&self, partition: PartitionId) -> bool {
-        let sum = self.0.get(usize::from(partition.get()));
-        sum.is_some_and(|sum| {
-            sum.load(Ordering::Relaxed) >= FOLDED_WEIGHT
-                && sum.swap(0, Ordering::Relaxed) >= FOLDED_WEIGHT
-        })
-    }
-}
-
-/// A row of totals.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct TotalRow {
-    pub(crate) namespace: Vec<u8>,
-    pub(crate) hour: i64,
-    pub(crate) value: Vec<u8>,
-}
-
-/// What a fold writes.
-#[derive(Debug, Default)]
-pub struct FoldedRows {
-    /// How often the differences of the partition were folded before.
-    pub(crate) folds: i64,
-    /// The numbers of the differences, which are deleted.
-    pub(crate) differences: Vec<i64>,
-    /// The totals that are deleted, by namespace and hour.
-    pub(crate) gone: Vec<(Vec<u8>, i64)>,
-    /// The totals that are inserted, after the deletions.
-    pub(crate) totals: Vec<TotalRow>,
-}
 
 /// Whether there are differences that a fold does not take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -244,27 +185,5 @@ impl<D: SqlDatabase> SqlStore<D> {
             }
         }
         Ok(found)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use punctual_store::conformance::fixtures::partition;
-
-    use super::*;
-
-    #[test]
-    fn differences_are_folded_at_first_and_then_when_they_are_many() {
-        let weights = DifferenceWeights::new(Partitions::new(2).expect("a few"));
-        let p = partition(1);
-        assert!(weights.take(p), "it is unknown how many there are");
-        assert!(!weights.take(p));
-        weights.add(p, FOLDED_WEIGHT - 1);
-        assert!(!weights.take(p));
-        weights.add(p, 1);
-        assert!(weights.take(p));
-        weights.forget(p);
-        assert!(weights.take(p) && !weights.take(p));
-        assert!(weights.take(partition(0)));
     }
 }

@@ -8,8 +8,8 @@ use punctual_store::{EpochTracker, StoreError};
 
 use crate::damage::DamagedRows;
 use crate::database::{SqlDatabase, SqlRole};
+use crate::difference_weights::DifferenceWeights;
 use crate::error::{SqlOpenError, store_error};
-use crate::fold::DifferenceWeights;
 use crate::options::SqlStoreOptions;
 use crate::store::SqlStore;
 use crate::values::{Columns as _, StatementParam};

@@ -17,8 +17,8 @@ use punctual_sql::SqlHost;
 
 use crate::damage::DamagedRows;
 use crate::database::{SqlDatabase, SqlRole};
+use crate::difference_weights::DifferenceWeights;
 use crate::error::store_error;
-use crate::fold::DifferenceWeights;
 use crate::mysql::MysqlDatabase;
 use crate::postgres::PostgresDatabase;
 use crate::values::StatementParam;

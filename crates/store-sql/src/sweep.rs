@@ -7,8 +7,8 @@ use punctual_core::{Epoch, PartitionId, Seat, Timestamp};
 use punctual_store::{Retention, StoreError, Swept};
 
 use crate::database::{SqlDatabase, SqlRole, SweepBounds, Writer};
+use crate::difference_weights::DIFFERENCE_WEIGHT;
 use crate::error::store_error;
-use crate::fold::DIFFERENCE_WEIGHT;
 use crate::store::SqlStore;
 use crate::values::{Columns as _, StatementParam, bigint};
 

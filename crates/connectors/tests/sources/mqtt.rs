@@ -169,7 +169,7 @@ fn a_message_is_confirmed_only_when_the_server_has_read_it() {
         intake.refuse(IntakeRefusal::Nothing);
         until("a message to be applied", || intake.applied() > 0).await;
         tokio::time::sleep(Duration::from_millis(300)).await;
-        assert_eq!(reader.state().applied, 0, "confirmed to nobody");
+        assert_eq!(reader.state().applied, 0, "the command was not confirmed");
         system.server.resume();
         until("all messages", || reader.state().applied >= 100).await;
         reader.stop().await;

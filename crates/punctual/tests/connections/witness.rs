@@ -192,7 +192,7 @@ fn nothing_is_lost_and_nothing_early<S: WitnessedSystem>() {
         stats["done"].as_u64() == Some(count)
     });
     let record = witness.record();
-    assert_eq!(record.received.len(), all, "messages that nobody sent");
+    assert_eq!(record.received.len(), all, "messages that were never sent");
     for (number, messages) in &record.received {
         let (id, _) = &messages[0];
         assert!(messages.iter().all(|(other, _)| other == id), "{number}: {messages:?}");

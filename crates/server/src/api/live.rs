@@ -37,7 +37,7 @@ const COUNT_PART: u32 = 10;
 
 /// What happened up to a second.
 #[derive(Debug)]
-pub(crate) struct LiveSecond {
+pub(crate) struct MeasuredSecond {
     pub(crate) at: Timestamp,
     pub(crate) stats: TaskStats,
     /// The last seconds, for rates.
@@ -57,7 +57,7 @@ pub(crate) struct EndsPerSecond {
     pub(crate) dead: f64,
 }
 
-impl LiveSecond {
+impl MeasuredSecond {
     pub(crate) fn ends_per_second(&self) -> EndsPerSecond {
         let WindowSum { total, counted, dead, .. } = self.rates;
         let per_second = |count: u64| {
@@ -74,7 +74,7 @@ impl LiveSecond {
 
 /// A message of a feed, and its text once a listener has wanted it. `None` until the first second
 /// was counted.
-pub(crate) type LiveMessage = Option<Arc<(LiveSecond, OnceLock<Bytes>)>>;
+pub(crate) type LiveMessage = Option<Arc<(MeasuredSecond, OnceLock<Bytes>)>>;
 
 /// Listens to the feed of a namespace, or of all, which is started if it has no other listener.
 pub(crate) fn listen(
@@ -96,7 +96,7 @@ pub(crate) async fn pass_on<T>(
     broker: Arc<Broker>,
     namespace: Option<Namespace>,
     listener: mpsc::Sender<T>,
-    convert: impl Fn(&Broker, &LiveSecond, &OnceLock<Bytes>) -> T,
+    convert: impl Fn(&Broker, &MeasuredSecond, &OnceLock<Bytes>) -> T,
     _permit: SharePermit,
 ) {
     let mut draining = broker.draining.clone();
@@ -157,7 +157,7 @@ impl Counter {
         &mut self,
         broker: &Arc<Broker>,
         namespace: &Option<Namespace>,
-    ) -> Option<LiveSecond> {
+    ) -> Option<MeasuredSecond> {
         let started = broker.clock.now();
         if started >= self.again_at {
             match count(broker, namespace.as_ref(), started).await {
@@ -176,7 +176,7 @@ impl Counter {
         };
         let sums = sum_windows(broker, &[spec(RATES_OVER), spec(LAGS_OVER)]).await.sum;
         let [rates, minute] = <[WindowSum; 2]>::try_from(sums).ok()?;
-        Some(LiveSecond { at: broker.clock.now(), stats: self.stats?, rates, minute })
+        Some(MeasuredSecond { at: broker.clock.now(), stats: self.stats?, rates, minute })
     }
 }
 

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::template::{put_bytes, table};
 use crate::batch::BatchRows;
-use crate::fold::{FoldedRows, TotalRow};
+use crate::folded_rows::{FoldedRows, TotalRow};
 use crate::rows::{LaterColumns, LetterColumns, RecordColumns, RowWriter, TaskColumns};
 use crate::values::{SqlId, bigint};
 

@@ -7,7 +7,7 @@ use super::statements::{
     NEW_TASKS, POSTPONE_TASKS, REMOVE_DIFFERENCES, REMOVE_LETTERS, REMOVE_TOTALS,
 };
 use crate::batch::BatchRows;
-use crate::fold::FoldedRows;
+use crate::folded_rows::FoldedRows;
 use crate::rows::{LaterColumns, LetterColumns, RecordColumns, RowWriter, TaskColumns};
 use crate::values::{SqlId, bigint};
 

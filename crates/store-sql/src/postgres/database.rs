@@ -18,7 +18,7 @@ use crate::database::{
     BatchEnd, BatchTurn, ReadTexts, SeatClaim, SqlDatabase, SqlRole, SweepBounds, SweptRows, Writer,
 };
 use crate::error::{ErrorClass, SqlOpenError};
-use crate::fold::FoldedRows;
+use crate::folded_rows::FoldedRows;
 use crate::options::SqlStoreOptions;
 use crate::values::{Columns as _, SqlId, StatementParam};
 

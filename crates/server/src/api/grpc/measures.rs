@@ -16,7 +16,7 @@ use super::convert;
 use super::reads::{counts, refused};
 use crate::api::http::series::{MeasuredSteps, check_lengths, measured_steps};
 use crate::api::limits::admin_share;
-use crate::api::live::{EndsPerSecond, LiveSecond, UNREAD_MAX, pass_on};
+use crate::api::live::{EndsPerSecond, MeasuredSecond, UNREAD_MAX, pass_on};
 use crate::broker::Broker;
 use crate::measures::lag::LagPercentiles;
 use crate::measures::series::{LAG_BOUNDS_MS, SeriesMinute};
@@ -50,7 +50,7 @@ impl v1::measures_server::Measures for MeasuresApi {
         let share = namespace.clone().map_or_else(admin_share, Ok).map_err(convert::invalid)?;
         let permit = self.broker.limits.live_streams.try_acquire(&share).map_err(refused)?;
         let (sender, sent) = mpsc::channel(UNREAD_MAX);
-        let convert = |_: &Broker, second: &LiveSecond, _: &OnceLock<Bytes>| Ok(live(second));
+        let convert = |_: &Broker, second: &MeasuredSecond, _: &OnceLock<Bytes>| Ok(live(second));
         tokio::spawn(pass_on(Arc::clone(&self.broker), namespace, sender, convert, permit));
         Ok(Response::new(ReceiverStream::new(sent)))
     }
@@ -77,7 +77,7 @@ impl v1::measures_server::Measures for MeasuresApi {
     }
 }
 
-fn live(second: &LiveSecond) -> v1::LiveSecond {
+fn live(second: &MeasuredSecond) -> v1::LiveSecond {
     let EndsPerSecond { done, failed, dead } = second.ends_per_second();
     v1::LiveSecond {
         at_ms: second.at.as_millis(),

@@ -12,7 +12,7 @@ use utoipa::ToSchema;
 use super::request::{PathNamespace, QueryParams};
 use super::response::{self, ApiResult};
 use super::tasks::list::{PAGE_DEFAULT, PAGE_MAX, PageLimit};
-use crate::actions::Action;
+use crate::actions::OperatorAction;
 use crate::broker::Broker;
 use crate::gather_measures::sum_actions;
 use crate::task_form::InstantText;
@@ -79,8 +79,8 @@ pub(crate) async fn list(
 }
 
 impl ActionAnswer {
-    fn of(action: Action) -> Self {
-        let Action { at, call, by, name, detail, changed } = action;
+    fn of(action: OperatorAction) -> Self {
+        let OperatorAction { at, call, by, name, detail, changed } = action;
         Self { at: at.to_string(), call, by, name, detail, changed }
     }
 }

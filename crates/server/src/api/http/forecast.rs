@@ -55,7 +55,7 @@ const STEP_DEFAULT: Duration = Duration::from_secs(3600);
 const STEP_MIN: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// Targets that are told apart while tasks are read, and in one response. Fires of others are
+/// Targets that are distinguished while tasks are read, and in one response. Fires of others are
 /// counted together.
 const TARGETS_READ_MAX: usize = 256;
 const TARGETS_MAX: usize = 8;
@@ -353,10 +353,10 @@ struct DueFires {
     targets: TargetNames,
 }
 
-/// The position of a target in [`TargetNames`]; `None` if it is not told apart.
+/// The position of a target in [`TargetNames`]; `None` if it is counted with others.
 type TargetNumber = Option<u16>;
 
-/// The targets that are told apart.
+/// The targets that are distinguished.
 #[derive(Default)]
 struct TargetNames(HashMap<String, u16>);
 
@@ -515,7 +515,7 @@ struct FireCounts {
     steps: TimeSteps,
     fires: Vec<u64>,
     until: Option<Timestamp>,
-    /// The name and the fires of each target that is told apart, by its number.
+    /// The name and the fires of each target that is distinguished, by its number.
     targets: Vec<(String, Vec<u64>)>,
 }
 

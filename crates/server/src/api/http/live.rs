@@ -22,7 +22,7 @@ use super::request::{PathNamespace, QueryParams};
 use super::response::ApiResult;
 use super::stats::StateCounts;
 use crate::api::limits::admin_share;
-use crate::api::live::{LiveSecond, UNREAD_MAX, pass_on};
+use crate::api::live::{MeasuredSecond, UNREAD_MAX, pass_on};
 use crate::broker::Broker;
 use crate::fire_form::lag_ms;
 use crate::measures::lag::LagPercentiles;
@@ -126,7 +126,7 @@ pub(crate) async fn all(State(broker): State<Arc<Broker>>, params: QueryParams) 
 fn stream(broker: &Arc<Broker>, namespace: Option<Namespace>, permit: SharePermit) -> Response {
     let (sender, sent) = mpsc::channel(UNREAD_MAX);
     let of_all = namespace.is_none();
-    let convert = move |broker: &Broker, second: &LiveSecond, text: &OnceLock<Bytes>| {
+    let convert = move |broker: &Broker, second: &MeasuredSecond, text: &OnceLock<Bytes>| {
         let text = text.get_or_init(|| {
             let topology = of_all.then(|| TopologyAnswer::now(broker)).flatten();
             render(&LiveAnswer::of(second, topology))
@@ -144,7 +144,7 @@ fn render(answer: &LiveAnswer) -> Bytes {
 }
 
 impl LiveAnswer {
-    fn of(second: &LiveSecond, topology: Option<TopologyAnswer>) -> Self {
+    fn of(second: &MeasuredSecond, topology: Option<TopologyAnswer>) -> Self {
         let LiveSecond { at, stats, minute, .. } = second;
         let ends = second.ends_per_second();
         Self {
