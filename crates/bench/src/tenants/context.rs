@@ -14,10 +14,8 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use super::loads::LoadSetup;
 use crate::clock::{BenchTimer, pause};
 use crate::connection::{channel, tasks};
-use crate::names::SlowNameServer;
 
 pub(crate) const NAMESPACE: &str = "hostile";
 /// Tasks in a batch, connections that send batches, and how long they try.
@@ -43,6 +41,15 @@ pub(crate) struct TenantScale {
     pub(crate) hold: Duration,
 }
 
+/// What the servers of a row count, in the rows that have them.
+#[derive(Debug, Clone)]
+pub(crate) struct LoadServers {
+    /// Questions to the name server that were delayed.
+    pub(crate) questions: Option<Arc<AtomicU64>>,
+    /// Messages that a server did not confirm.
+    pub(crate) messages: Option<Arc<AtomicU64>>,
+}
+
 /// What a load works with. Clones share the counts.
 #[derive(Debug, Clone)]
 pub(crate) struct LoadContext {
@@ -51,25 +58,20 @@ pub(crate) struct LoadContext {
     pub(crate) scale: TenantScale,
     /// All tasks are in the first of so many partitions; in any if there is none.
     pub(crate) partitions: Option<u16>,
-    /// Questions to the name server that were delayed, in the row that has one.
-    pub(crate) questions: Option<Arc<AtomicU64>>,
-    /// Messages that a server did not confirm, in the row that has one.
-    pub(crate) messages: Option<Arc<AtomicU64>>,
+    pub(crate) servers: LoadServers,
     counts: Arc<Mutex<BTreeMap<&'static str, u64>>>,
     established: Arc<Notify>,
 }
 
 impl LoadContext {
-    pub(crate) fn new(address: &str, scale: TenantScale, setup: &LoadSetup) -> Self {
-        Self {
-            address: address.to_owned(),
-            scale,
-            partitions: setup.quiet.partitions,
-            questions: setup.names.as_ref().map(SlowNameServer::delayed),
-            messages: setup.messages.as_ref().map(|server| Arc::clone(&server.messages)),
-            counts: Arc::default(),
-            established: Arc::default(),
-        }
+    pub(crate) fn new(
+        address: &str,
+        scale: TenantScale,
+        partitions: Option<u16>,
+        servers: LoadServers,
+    ) -> Self {
+        let (counts, established) = (Arc::default(), Arc::default());
+        Self { address: address.to_owned(), scale, partitions, servers, counts, established }
     }
 
     /// Says that the load does its harm from now on.

@@ -4,15 +4,17 @@
 //! machines; here it must not take the processor from the broker and from the quiet namespace.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinHandle;
 
-use super::context::{LoadContext, TenantScale};
+use super::context::{LoadContext, LoadServers, TenantScale};
 use super::loads::{LoadSetup, TenantLoad};
 use crate::clock::pause;
+use crate::names::SlowNameServer;
 
 /// How much nicer the threads of a load are than those of this process.
 const NICER: i32 = 10;
@@ -37,7 +39,11 @@ impl RunningLoad {
         let mut runtime = Builder::new_multi_thread();
         runtime.worker_threads(THREADS).enable_all().on_thread_start(lower_priority);
         let runtime = runtime.build().context("cannot start the threads of the load")?;
-        let context = LoadContext::new(address, scale, setup);
+        let servers = LoadServers {
+            questions: setup.names.as_ref().map(SlowNameServer::delayed),
+            messages: setup.messages.as_ref().map(|server| Arc::clone(&server.messages)),
+        };
+        let context = LoadContext::new(address, scale, setup.quiet.partitions, servers);
         let own = context.clone();
         let work = runtime.spawn(async move { load.run(&own).await });
         Ok(Self { runtime: Some(runtime), work, context })

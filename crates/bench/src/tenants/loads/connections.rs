@@ -94,7 +94,7 @@ fn read_number(reader: &mut BufReader<&TcpStream>, sign: char) -> io::Result<usi
 }
 
 pub(super) async fn run(context: &LoadContext) -> anyhow::Result<()> {
-    let messages = context.messages.clone().context("the row has no server of messages")?;
+    let messages = context.servers.messages.clone().context("the row has no server of messages")?;
     context.schedule(MESSAGES, message).await?;
     let counts = context.clone();
     let counting = tokio::spawn(async move {

@@ -25,7 +25,7 @@ pub(super) async fn run(context: &LoadContext) -> anyhow::Result<()> {
     let due =
         move |number| webhook(number, format!("http://n{}.slow.test:{port}/", number % NAMES));
     context.schedule(WEBHOOKS, due).await?;
-    let questions = context.questions.as_ref().context("the row has no name server")?;
+    let questions = context.servers.questions.as_ref().context("the row has no name server")?;
     let timer = BenchTimer::start();
     while questions.load(Ordering::SeqCst) == 0 {
         ensure!(timer.elapsed() < QUESTION_MAX, "the broker looked up no name");
