@@ -38,7 +38,7 @@ const BATCH_BYTES: usize = 256 * 1024;
 /// Bytes of records that one session may hold before it waits for confirmations.
 const BUFFER_BYTES: usize = 32 << 20;
 /// How often a session that waits for confirmations asks whether the brokers are there.
-pub(crate) const CHECK_EVERY: Duration = Duration::from_secs(1);
+const CHECK_EVERY: Duration = Duration::from_secs(1);
 /// How long brokers may take to show that they are there.
 const CHECK_MAX: Duration = Duration::from_secs(3);
 

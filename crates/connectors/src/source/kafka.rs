@@ -18,12 +18,12 @@ use krafka::consumer::{
 use krafka::producer::{Acks, Producer};
 use krafka::{CloseOptions, GroupMembershipOperation, Kafka, KrafkaError, PartitionId, Record};
 use punctual_core::Timestamp;
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 
 use super::message::{SourceMessage, digest_start};
 use super::session::{MessageEnd, MessageSession, MessageSource, TakeBound};
 use crate::connection::MessageLink;
-use crate::kafka::{CHECK_EVERY, DELIVERY_TIMEOUT, MissingTopics, connect, reach};
+use crate::kafka::{DELIVERY_TIMEOUT, MissingTopics, connect, reach};
 use crate::sink::{DynFuture, SessionLost};
 use crate::source_settings::MessageSourceSettings;
 
@@ -33,9 +33,12 @@ const RECORD_KEY: &str = "kafka-key";
 const REJECTED_SUFFIX: &str = ".rejected";
 /// How long a session that begins waits for the group to give it partitions. It may get none, and
 /// they may come later.
-const JOIN_MAX: Duration = Duration::from_secs(8);
+const JOIN_POLLS_MAX: u32 = 80;
 /// How long one look for partitions takes.
 const JOIN_POLL: Duration = Duration::from_millis(100);
+/// Reads without a record, each of half a second, after which brokers are asked whether they are
+/// there: the client tries again without a word.
+const EMPTY_READS_MAX: u32 = 2;
 /// How often members show that they are there, and learn that the group changes, which waits for
 /// the slowest of them.
 const HEARTBEAT: Duration = Duration::from_secs(1);
@@ -75,8 +78,8 @@ struct KafkaSourceSession {
     rejected: String,
     kafka: Kafka,
     consumer: Consumer,
-    /// When the brokers gave something last, or answered that they are there.
-    reached_at: Instant,
+    /// Reads without a record since the brokers gave one, or answered that they are there.
+    empty_reads: u32,
     changes: Arc<Mutex<PartitionChanges>>,
     /// Records that were read and not given.
     unread: VecDeque<ConsumerRecord>,
@@ -176,15 +179,17 @@ impl KafkaTopicSource {
             rejected: self.rejected.clone(),
             kafka,
             consumer,
-            reached_at: Instant::now(),
+            empty_reads: 0,
             changes,
             unread: VecDeque::new(),
             in_hand: VecDeque::new(),
             given: 0,
             producer: None,
         };
-        let until = Instant::now() + JOIN_MAX;
-        while !session.is_member() && Instant::now() < until {
+        for _ in 0..JOIN_POLLS_MAX {
+            if session.is_member() {
+                break;
+            }
             let records = session.consumer.poll(JOIN_POLL).await?;
             session.unread.extend(records);
         }
@@ -233,12 +238,11 @@ impl KafkaSourceSession {
     async fn read(&mut self, wait: Duration) -> Result<(), SessionLost> {
         let records = self.consumer.poll(wait).await.map_err(lost)?;
         self.follow_changes()?;
-        if records.is_empty() && self.reached_at.elapsed() > CHECK_EVERY {
+        self.empty_reads = if records.is_empty() { self.empty_reads + 1 } else { 0 };
+        if self.empty_reads > EMPTY_READS_MAX {
             reach(&self.kafka).await?;
-        } else if records.is_empty() {
-            return Ok(());
+            self.empty_reads = 0;
         }
-        self.reached_at = Instant::now();
         self.unread.extend(records);
         Ok(())
     }
@@ -333,7 +337,8 @@ impl KafkaSourceSession {
                 Ok(()) => return Ok(()),
                 Err(error) if error.is_retriable() && commits < COMMITS_MAX => {
                     commits += 1;
-                    tokio::time::sleep(COMMIT_PAUSE).await;
+                    // An await that never completes, bounded by the pause.
+                    let _ = timeout(COMMIT_PAUSE, std::future::pending::<()>()).await;
                 }
                 Err(error) => return Err(lost(error)),
             }

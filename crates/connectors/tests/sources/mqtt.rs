@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use punctual_test_support::mosquitto::{ACCOUNT, PASSWORD};
-use punctual_test_support::{MosquittoServer, MqttWitness};
+use punctual_test_support::{MosquittoServer, MqttWitness, pause};
 use rumqttc::mqttbytes::QoS;
 use rumqttc::mqttbytes::v5::{Packet, PublishProperties};
 use rumqttc::{
@@ -168,7 +168,7 @@ fn a_message_is_confirmed_only_when_the_server_has_read_it() {
         system.server.suspend();
         intake.refuse(IntakeRefusal::Nothing);
         until("a message to be applied", || intake.applied() > 0).await;
-        tokio::time::sleep(Duration::from_millis(300)).await;
+        tokio::task::block_in_place(|| pause(Duration::from_millis(300)));
         assert_eq!(reader.state().applied, 0, "the command was not confirmed");
         system.server.resume();
         until("all messages", || reader.state().applied >= 100).await;
