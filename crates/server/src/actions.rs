@@ -7,13 +7,9 @@
 //! history of each task. `gather_measures` adds up the lists of all brokers.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use punctual_core::{Clock as _, Namespace, Timestamp};
-
-use crate::auth::Identity;
-use crate::broker::Broker;
-use crate::clock::SystemClock;
+use punctual_core::{Namespace, Timestamp};
 
 /// Actions of one namespace that are kept, and namespaces of which some are kept: as many as series
 /// are. An action takes some hundred bytes.
@@ -52,48 +48,6 @@ impl ActionDetail {
     /// A call that names so many tasks.
     pub(crate) fn of_many(named: usize, changed: usize) -> Self {
         Self { name: None, detail: format!("{named} tasks"), changed: Some(changed as u64) }
-    }
-}
-
-/// A call that is an action if it succeeds.
-#[derive(Debug)]
-pub(crate) struct BegunAction {
-    actions: Arc<Actions>,
-    clock: Arc<SystemClock>,
-    namespace: Namespace,
-    call: &'static str,
-    by: String,
-    name: String,
-}
-
-impl BegunAction {
-    pub(crate) fn new(
-        broker: &Broker,
-        identity: &Identity,
-        namespace: &Namespace,
-        call: &'static str,
-        name: &str,
-    ) -> Self {
-        Self {
-            actions: Arc::clone(&broker.actions),
-            clock: Arc::clone(&broker.clock),
-            by: identity.name_in(namespace),
-            namespace: namespace.clone(),
-            call,
-            name: name.to_owned(),
-        }
-    }
-
-    pub(crate) fn call(&self) -> &'static str {
-        self.call
-    }
-
-    /// Notes the action: its call has succeeded.
-    pub(crate) fn end(self, did: ActionDetail) {
-        let Self { actions, clock, namespace, call, by, name } = self;
-        let ActionDetail { name: given, detail, changed } = did;
-        let (at, call, name) = (clock.now(), call.to_owned(), given.unwrap_or(name));
-        actions.add(&namespace, OperatorAction { at, call, by, name, detail, changed });
     }
 }
 

@@ -12,8 +12,10 @@
 //! [`Problem`](crate::problem::Problem).
 
 pub(crate) mod alarms;
+mod begun_action;
 mod body;
 pub(crate) mod command_batch;
+pub(crate) mod count_tasks;
 mod dead_letters;
 mod explain_task;
 mod find_task;
@@ -25,6 +27,7 @@ mod idempotency;
 pub(crate) mod limits;
 mod live;
 pub(crate) mod live_feeds;
+mod measured_second;
 mod merge_pages;
 mod namespace_pages;
 pub(crate) mod operation_list;

@@ -10,7 +10,7 @@ use punctual_core::{PartitionId, Partitions};
 pub(crate) const DIFFERENCE_WEIGHT: u64 = 512;
 /// The weight at which differences are folded: 256 KiB, which is that of 512 small rows. It bounds
 /// what a reader of the counts adds up.
-const FOLDED_WEIGHT: u64 = 256 << 10;
+pub(crate) const FOLDED_WEIGHT: u64 = 256 << 10;
 
 /// How much the differences of each partition weigh: those of batches since they were folded last
 /// by this process. At first, and after an acquisition, it is unknown how many another process has

@@ -16,6 +16,7 @@ use punctual_store::codec::{
 use punctual_store::{DueMinute, StoreError};
 
 use crate::database::{BatchEnd, SqlDatabase, SqlRole};
+use crate::difference_weights::FOLDED_WEIGHT;
 use crate::differences::LetterMove;
 use crate::error::store_error;
 use crate::folded_rows::{FoldedRows, TotalRow};

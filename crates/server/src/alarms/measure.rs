@@ -16,8 +16,9 @@ use punctual_core::{
 use tokio::time::timeout;
 
 use super::stored::StoredAlarm;
+use crate::api::count_tasks::count_tasks;
 use crate::api::queue_list::list_workers;
-use crate::api::task_stats::{TaskStats, count_tasks};
+use crate::api::task_stats::TaskStats;
 use crate::broker::Broker;
 use crate::gather_measures::{Gathered, sum_windows};
 use crate::measures::windows::{WindowCounts, WindowSpec, WindowSum};

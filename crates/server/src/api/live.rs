@@ -14,8 +14,10 @@ use punctual_core::{Clock as _, Namespace, Timestamp};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
+use super::count_tasks::{count_all_tasks, count_tasks};
 use super::live_feeds::Listening;
-use super::task_stats::{TaskStats, count_all_tasks, count_tasks};
+use super::measured_second::{LiveMessage, MeasuredSecond, RATES_OVER};
+use super::task_stats::TaskStats;
 use crate::broker::Broker;
 use crate::gather_measures::sum_windows;
 use crate::measures::windows::{WindowCounts, WindowSpec, WindowSum};
@@ -28,53 +30,11 @@ pub(crate) const UNREAD_MAX: usize = 2;
 const READ_MAX: Duration = Duration::from_secs(30);
 /// How often a feed has a message.
 const EVERY: Duration = Duration::from_secs(1);
-/// The window of rates, and that of lags.
-const RATES_OVER: Duration = Duration::from_secs(5);
+/// The window of lags.
 const LAGS_OVER: Duration = Duration::from_secs(60);
 /// Counting tasks takes at most this part of the time. With very many partitions or namespaces the
 /// counts are therefore older than the rest of a message.
 const COUNT_PART: u32 = 10;
-
-/// What happened up to a second.
-#[derive(Debug)]
-pub(crate) struct MeasuredSecond {
-    pub(crate) at: Timestamp,
-    pub(crate) stats: TaskStats,
-    /// The last seconds, for rates.
-    pub(crate) rates: WindowSum,
-    /// The last minute, for lags.
-    pub(crate) minute: WindowSum,
-}
-
-/// What ended in a second, on average over the last seconds.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct EndsPerSecond {
-    /// Fires that succeeded.
-    pub(crate) done: f64,
-    /// Attempts that failed.
-    pub(crate) failed: f64,
-    /// Fires that became dead letters.
-    pub(crate) dead: f64,
-}
-
-impl MeasuredSecond {
-    pub(crate) fn ends_per_second(&self) -> EndsPerSecond {
-        let WindowSum { total, counted, dead, .. } = self.rates;
-        let per_second = |count: u64| {
-            let count = f64::from(u32::try_from(count).unwrap_or(u32::MAX));
-            count / RATES_OVER.as_secs_f64()
-        };
-        EndsPerSecond {
-            done: per_second(total.saturating_sub(counted)),
-            failed: per_second(counted),
-            dead: per_second(dead),
-        }
-    }
-}
-
-/// A message of a feed, and its text once a listener has wanted it. `None` until the first second
-/// was counted.
-pub(crate) type LiveMessage = Option<Arc<(MeasuredSecond, OnceLock<Bytes>)>>;
 
 /// Listens to the feed of a namespace, or of all, which is started if it has no other listener.
 pub(crate) fn listen(

@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use punctual_core::Namespace;
 use tokio::sync::watch;
 
-use super::live::LiveMessage;
+use super::measured_second::LiveMessage;
 
 /// The feeds by namespace; `None` is all namespaces.
 #[derive(Debug, Default)]

@@ -5,15 +5,15 @@ use punctual_core::Timestamp;
 use punctual_proto::v1;
 
 use super::wire::WireError;
-use crate::actions::{Action, ActionList, KEPT_MAX};
+use crate::actions::{ActionList, KEPT_MAX, OperatorAction};
 
 pub(super) fn put_actions(list: ActionList) -> v1::ActionsReply {
     let actions = list.actions.into_iter().map(put_action).collect();
     v1::ActionsReply { since_ms: list.since.as_millis(), actions }
 }
 
-pub(crate) fn put_action(action: Action) -> v1::Action {
-    let Action { at, call, by, name, detail, changed } = action;
+pub(crate) fn put_action(action: OperatorAction) -> v1::Action {
+    let OperatorAction { at, call, by, name, detail, changed } = action;
     v1::Action { at_ms: at.as_millis(), call, by, name, detail, changed }
 }
 
@@ -23,7 +23,7 @@ pub(super) fn read_actions(reply: v1::ActionsReply) -> Result<ActionList, WireEr
     }
     let read = |action: v1::Action| {
         let v1::Action { at_ms, call, by, name, detail, changed } = action;
-        Action { at: Timestamp::from_millis(at_ms), call, by, name, detail, changed }
+        OperatorAction { at: Timestamp::from_millis(at_ms), call, by, name, detail, changed }
     };
     let actions = reply.actions.into_iter().map(read).collect();
     Ok(ActionList { since: Timestamp::from_millis(reply.since_ms), actions })
@@ -35,7 +35,7 @@ mod tests {
 
     #[test]
     fn actions_are_read_back_unchanged_and_too_many_are_refused() {
-        let action = |changed| Action {
+        let action = |changed| OperatorAction {
             at: Timestamp::from_millis(1_700_000_000_000),
             call: "cancel_tasks".to_owned(),
             by: "shop:operate".to_owned(),

@@ -5,7 +5,7 @@ use punctual_core::Namespace;
 use tonic::Status;
 
 use super::convert;
-use crate::actions::BegunAction;
+use crate::api::begun_action::BegunAction;
 use crate::auth::CallRight;
 use crate::broker::Broker;
 use crate::problem::Problem;

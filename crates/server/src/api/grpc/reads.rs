@@ -12,6 +12,7 @@ use tonic::Status;
 use super::convert::{self, fires};
 use super::list::{self, LIMIT_DEFAULT, LIMIT_MAX, PAGE_BYTES_MAX};
 use crate::actions::ActionDetail;
+use crate::api::count_tasks::count_tasks;
 use crate::api::dead_letters::{
     ChangedLetters, GroupList, LetterSelection, LetterVerb, change_letters, delete_letter,
     list_groups,
@@ -23,7 +24,7 @@ use crate::api::http::forecast::{FireForecast, ForecastSpan, expected_fires, par
 use crate::api::http::page_cursor;
 use crate::api::queue_list::{QueueSummary, list_queues, list_workers};
 use crate::api::task_pages::{LetterFilter, dead_letter_page};
-use crate::api::task_stats::{TaskStats, count_tasks};
+use crate::api::task_stats::TaskStats;
 use crate::broker::Broker;
 use crate::courier::queue::WorkerView;
 use crate::fire_form::lag_ms;

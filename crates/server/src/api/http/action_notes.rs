@@ -11,7 +11,8 @@ use http::request::Parts;
 use http::{Method, StatusCode};
 use punctual_core::Namespace;
 
-use crate::actions::{ActionDetail, BegunAction};
+use crate::actions::ActionDetail;
+use crate::api::begun_action::BegunAction;
 use crate::auth::{Identity, Right, Rights};
 use crate::broker::Broker;
 

@@ -17,7 +17,7 @@ use http::request::Parts;
 use http::{HeaderValue, Version};
 
 use super::action_notes;
-use crate::actions::BegunAction;
+use crate::api::begun_action::BegunAction;
 use crate::api::body::{self, BodyKind, BodyOwner, BodyProblem, BoundedBody};
 use crate::auth::Identity;
 use crate::broker::Broker;

@@ -22,7 +22,8 @@ use super::request::{PathNamespace, QueryParams};
 use super::response::ApiResult;
 use super::stats::StateCounts;
 use crate::api::limits::admin_share;
-use crate::api::live::{MeasuredSecond, UNREAD_MAX, pass_on};
+use crate::api::live::{UNREAD_MAX, pass_on};
+use crate::api::measured_second::MeasuredSecond;
 use crate::broker::Broker;
 use crate::fire_form::lag_ms;
 use crate::measures::lag::LagPercentiles;
@@ -145,7 +146,7 @@ fn render(answer: &LiveAnswer) -> Bytes {
 
 impl LiveAnswer {
     fn of(second: &MeasuredSecond, topology: Option<TopologyAnswer>) -> Self {
-        let LiveSecond { at, stats, minute, .. } = second;
+        let MeasuredSecond { at, stats, minute, .. } = second;
         let ends = second.ends_per_second();
         Self {
             at: at.to_string(),
@@ -188,7 +189,7 @@ mod tests {
         let lag_max = Duration::from_micros(1100);
         let rates = WindowSum { total: 12, counted: 2, dead: 1, ..WindowSum::empty(at) };
         let minute = WindowSum { total: 100, lags, lag_max, ..WindowSum::empty(at) };
-        let second = LiveSecond { at, stats, rates, minute };
+        let second = MeasuredSecond { at, stats, rates, minute };
         let answer = serde_json::to_value(LiveAnswer::of(&second, None)).unwrap();
         assert_eq!(answer["counts"]["accepted"], 9, "{answer}");
         assert_eq!((&answer["waiting"], &answer["in_flight"]), (&2.into(), &4.into()));
@@ -198,7 +199,7 @@ mod tests {
         assert_eq!((&answer["lag_ms"], &answer["attempts"]), (&lag, &100.into()));
         assert!(answer.get("brokers").is_none(), "{answer}");
         let quiet = WindowSum::empty(at);
-        let second = LiveSecond { rates: quiet.clone(), minute: quiet, ..second };
+        let second = MeasuredSecond { rates: quiet.clone(), minute: quiet, ..second };
         let answer = serde_json::to_value(LiveAnswer::of(&second, None)).unwrap();
         assert!(answer["lag_ms"].is_null(), "{answer}");
     }

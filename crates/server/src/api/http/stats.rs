@@ -11,7 +11,8 @@ use utoipa::ToSchema;
 
 use super::request::{PathNamespace, QueryParams};
 use super::response::{self, ApiResult};
-use crate::api::task_stats::{TaskStats, count_tasks};
+use crate::api::count_tasks::count_tasks;
+use crate::api::task_stats::TaskStats;
 use crate::broker::Broker;
 use crate::fire_form::lag_ms;
 use crate::task_form::InstantText;
