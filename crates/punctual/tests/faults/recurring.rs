@@ -161,6 +161,7 @@ fn the_checks_find_every_kind_of_violation() {
     assert_eq!(violations(false, &both(), &all), 0);
     let with_skipped = json!({"fires": [skipped(1_000, 2_000, 6_000)]});
     assert_eq!(violations(false, &[], &with_skipped), 0, "missed by more than five seconds");
+    assert_eq!(violations(false, &both(), &with_skipped), 0, "sent before it was decided");
     let with_unknown = json!({"fires": [done(1_000), unknown(2_000)]});
     assert_eq!(violations(true, &both()[..1], &with_unknown), 0);
     let no_attempt = json!([{"reason": "it was not sent"}]);
@@ -178,7 +179,13 @@ fn the_checks_find_every_kind_of_violation() {
         ("not in the history", false, both(), &json!({"fires": [done(1_000)]})),
         ("unknown, but may be sent again", false, vec![one.clone()], &with_unknown),
         ("skipped too soon", false, vec![], &json!({"fires": [skipped(1_000, 2_000, 4_000)]})),
-        ("skipped and received", false, both(), &with_skipped),
+        ("at most once, skipped and received", true, both(), &with_skipped),
+        (
+            "received after it was skipped",
+            false,
+            vec![one.clone(), delivery("a-2", 2_000, 7_100)],
+            &with_skipped,
+        ),
         ("early", false, vec![one.clone(), delivery("a-2", 2_000, 1_999)], &all),
         ("two ids", false, [both(), vec![delivery("b-2", 2_000, 2_003)]].concat(), &all),
         (
