@@ -19,6 +19,8 @@ pub(crate) struct KafkaTopicSystem {
 
 impl TestSystem for KafkaTopicSystem {
     const GIVES_TO_NEW_READERS: bool = true;
+    // The mock cluster does (decision 51).
+    const KEEPS_SHARES: bool = true;
     const PAGE: &'static str = include_str!("../../../../docs/connectors/kafka.md");
     const PAGE_HOST: &'static str = "kafka-1.internal,kafka-2.internal";
     const PAGE_PLACE: &'static str = "timers";
