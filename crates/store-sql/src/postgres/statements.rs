@@ -12,12 +12,14 @@ pub(super) const READS: ReadTexts = ReadTexts {
         ORDER BY fire_at, id LIMIT $7)",
     get: "SELECT id, fire_at, scheduled, late_version, late_updated, body FROM task
     WHERE p = $1 AND id = ANY($2)",
-    find: "SELECT task.id, fire_at, scheduled, late_version, late_updated, body, named.key
-    FROM unnest($3::bytea[]) AS named (key)
-    JOIN task ON task.p = $1 AND task.ns = $2 AND task.key = named.key",
-    letters: "SELECT letter.task, letter.nominal, letter FROM letter
-    JOIN unnest($2::uuid[], $3::bigint[]) AS wanted (task, nominal)
-    ON letter.p = $1 AND letter.task = wanted.task AND letter.nominal = wanted.nominal",
+    // LATERAL with LIMIT: one look into the index for each key, also while the table has no
+    // statistics. A join of tables of unknown size reads all names of the namespace.
+    find: "SELECT one.*, named.key FROM unnest($3::bytea[]) AS named (key)
+    CROSS JOIN LATERAL (SELECT id, fire_at, scheduled, late_version, late_updated, body FROM task
+        WHERE p = $1 AND ns = $2 AND key = named.key LIMIT 1) AS one",
+    letters: "SELECT one.* FROM unnest($2::uuid[], $3::bigint[]) AS wanted (task, nominal)
+    CROSS JOIN LATERAL (SELECT task, nominal, letter FROM letter
+        WHERE p = $1 AND task = wanted.task AND nominal = wanted.nominal LIMIT 1) AS one",
     history: "SELECT task, nominal, record FROM fire WHERE p = $1 AND task = $2
     ORDER BY nominal DESC LIMIT $3",
     last_fires: "SELECT last.task, last.nominal, last.record, named.key
@@ -104,7 +106,7 @@ pub(super) const POSTPONE_TASKS: &str = "UPDATE task SET fire_at = late.fire_at,
         late_version = late.version, late_updated = late.updated
     FROM unnest($2::uuid[], $3::bigint[], $4::bigint[], $5::bigint[])
         AS late (id, fire_at, version, updated)
-    WHERE task.p = $1 AND task.id = late.id";
+    WHERE task.p = $1 AND task.id = ANY($2) AND task.id = late.id";
 pub(super) const KEEP_LETTERS: &str = "INSERT INTO letter
     (p, task, nominal, ns, died_at, group_name, letter)
     SELECT $1, * FROM unnest($2::uuid[], $3::bigint[], $4::bytea[], $5::bigint[], $6::bytea[],
@@ -113,7 +115,8 @@ pub(super) const KEEP_LETTERS: &str = "INSERT INTO letter
         group_name = excluded.group_name, letter = excluded.letter";
 pub(super) const REMOVE_LETTERS: &str = "WITH deleted AS (
         DELETE FROM letter USING unnest($2::uuid[], $3::bigint[]) AS gone (task, nominal)
-        WHERE letter.p = $1 AND letter.task = gone.task AND letter.nominal = gone.nominal
+        WHERE letter.p = $1 AND letter.task = ANY($2) AND letter.task = gone.task
+            AND letter.nominal = gone.nominal
         RETURNING letter.ns, letter.task, letter.nominal, letter.group_name)
     INSERT INTO difference (p, ns, task, nominal, value)
     SELECT $1, ns, task, nominal, group_name FROM deleted";
