@@ -159,6 +159,11 @@ impl BenchBroker {
         usage(self.pid()?)
     }
 
+    /// Returns the CPU time that the broker has used, if it is a child of this process.
+    pub(crate) fn cpu(&self) -> Option<Duration> {
+        self.usage().map(|usage| usage.cpu)
+    }
+
     /// Returns how many bytes the data of a child needs on disk.
     pub(crate) fn disk_bytes(&self) -> Option<u64> {
         Some(disk_bytes(&self.own.as_ref()?.dir))

@@ -7,7 +7,7 @@ use clap::ValueEnum;
 
 use crate::broker::BenchBroker;
 use crate::connected::ConnectedDatabase;
-use crate::redis::{BenchRedis, Fsync};
+use crate::peer::BenchPeer;
 use crate::report::BenchReport;
 use crate::store::BenchStore;
 
@@ -76,8 +76,8 @@ pub(crate) struct BenchContext {
     pub(crate) store: BenchStore,
     /// The database that a connection of the broker names, in workloads that need one.
     pub(crate) connected: Option<ConnectedDatabase>,
-    /// The Redis that runs beside the broker.
-    pub(crate) redis: Option<BenchRedis>,
+    /// The system that runs beside the broker.
+    pub(crate) peer: Option<BenchPeer>,
     /// Where directories for data are created.
     pub(crate) dir: PathBuf,
     pub(crate) pending: u64,
@@ -85,14 +85,11 @@ pub(crate) struct BenchContext {
 }
 
 impl BenchContext {
-    /// Empties the stores of the broker and of Redis.
+    /// Empties the stores of the broker and of the system beside it.
     pub(crate) async fn renew(&mut self) -> anyhow::Result<()> {
         self.broker.renew(&self.store).await?;
-        if let Some(redis) = self.redis.take() {
-            let commands = redis.target().commands;
-            redis.stop().await?;
-            let redis = BenchRedis::start(&self.dir, Fsync::Always).await?;
-            self.redis = Some(redis.with_commands(commands));
+        if let Some(peer) = self.peer.take() {
+            self.peer = Some(peer.renew(&self.dir).await?);
         }
         Ok(())
     }

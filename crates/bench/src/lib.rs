@@ -5,7 +5,7 @@
 //! the bench; both share the machine. Every workload counts lost, doubled and early deliveries.
 //! `broker` runs the broker, `connection` sends load from many `senders`, `worker` receives,
 //! `machine` watches the machine, `report` collects the rows, and `workloads` has one file per
-//! workload. `rounds` measures a rate several times, in turns with `redis` if it runs beside.
+//! workload. `rounds` measures a rate several times, in turns with a `peer` if one runs beside.
 //! `tenants` measures one namespace beside another that does harm.
 //!
 //! Comparisons of the store and the wheel with other systems are in `crates/bench/compare`.
@@ -17,6 +17,7 @@ mod connection;
 mod context;
 mod machine;
 mod names;
+mod peer;
 mod receiver;
 mod redis;
 mod report;
@@ -31,13 +32,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use clap::ValueEnum;
+use clap::ValueEnum as _;
 
 use broker::BenchBroker;
 use connected::ConnectedDatabase;
 use context::{BenchContext, Workload};
-use redis::work::RedisCommands;
-use report::{BESIDE_REDIS, BenchReport, MEASUREMENTS};
+use peer::{BenchPeer, Beside};
+use report::{BenchReport, MEASUREMENTS};
 use store::{BenchStore, StoreChoice};
 use tenants::TenantsArgs;
 
@@ -89,8 +90,8 @@ pub struct BenchArgs {
 
     /// Do the same work with another system in turns, and print the ratio of each rate
     ///
-    /// Starts a redis-server with `appendfsync always`, which syncs before each answer as a broker
-    /// does. `schedule`, `touch`, `cancel` and `drain` have a Redis side.
+    /// Starts a redis-server with `appendfsync always`, or a PostgreSQL server, which sync before
+    /// each answer as a broker does. `schedule`, `touch`, `cancel` and `drain` have the other side.
     #[arg(long, value_name = "SYSTEM")]
     beside: Option<Beside>,
 
@@ -115,15 +116,6 @@ pub struct BenchArgs {
     json: bool,
 }
 
-/// The system that runs beside the broker.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Beside {
-    /// Redis, with commands for each task: the replies tell what happened to it
-    Redis,
-    /// Redis, with one command for a whole batch: the reply is only a count
-    RedisBulk,
-}
-
 #[derive(Debug, clap::Subcommand)]
 enum BenchCommand {
     /// Measure how much later a namespace becomes while another does harm
@@ -135,7 +127,7 @@ pub async fn run(args: BenchArgs) -> anyhow::Result<String> {
     if let Some(BenchCommand::Tenants(args)) = args.command {
         return tenants::run(args).await;
     }
-    let columns = if args.beside.is_some() { BESIDE_REDIS } else { MEASUREMENTS };
+    let columns = args.beside.map_or(MEASUREMENTS, Beside::columns);
     let mut report = BenchReport::new(columns, args.json);
     let all = Workload::value_variants().iter().copied().filter(|workload| workload.is_default());
     let workloads = if args.only.is_empty() { all.collect() } else { args.only.clone() };
@@ -162,15 +154,10 @@ impl BenchArgs {
         report: BenchReport,
         divisor: u64,
     ) -> anyhow::Result<BenchContext> {
-        let commands = self.beside.map(|beside| match beside {
-            Beside::Redis => RedisCommands::Each,
-            Beside::RedisBulk => RedisCommands::Bulk,
-        });
-        let redis = match commands {
-            Some(commands) => {
-                let redis = BenchRedis::start(&self.dir, Fsync::Always).await;
-                let redis = redis.context("--beside needs a redis-server of its own")?;
-                Some(redis.with_commands(commands))
+        let peer = match self.beside {
+            Some(beside) => {
+                let peer = BenchPeer::start(beside, &self.dir).await;
+                Some(peer.context("--beside needs a server of its own")?)
             }
             None => None,
         };
@@ -197,7 +184,7 @@ impl BenchArgs {
             broker,
             store,
             connected,
-            redis,
+            peer,
             report,
             divisor,
             length: Duration::from_millis(self.seconds.max(1) * 1000 / divisor),

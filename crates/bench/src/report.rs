@@ -13,12 +13,21 @@ pub(crate) type ReportColumns = &'static [(&'static str, &'static str)];
 pub(crate) const MEASUREMENTS: ReportColumns =
     &[("what", "measurement"), ("reached", "result"), ("wanted", "target")];
 
-/// The columns of a report with `--beside redis`. Rows without a Redis side leave out the last two.
+/// The columns of a report with `--beside redis`. Rows with one side leave out the last two.
 pub(crate) const BESIDE_REDIS: ReportColumns = &[
     ("what", "measurement"),
     ("reached", "result"),
     ("wanted", "target"),
     ("redis", "Redis, `appendfsync always`"),
+    ("ratio", "ratio"),
+];
+
+/// The columns of a report with `--beside postgres`.
+pub(crate) const BESIDE_POSTGRES: ReportColumns = &[
+    ("what", "measurement"),
+    ("reached", "result"),
+    ("wanted", "target"),
+    ("postgres", "PostgreSQL, `synchronous_commit = on`"),
     ("ratio", "ratio"),
 ];
 

@@ -1,5 +1,5 @@
-//! Rounds: measures a rate several times, in turns with Redis if it runs beside, and reports the
-//! medians.
+//! Rounds: measures a rate several times, in turns with the system beside the broker if there is
+//! one, and reports the medians.
 //!
 //! Before each turn both servers must be idle, so that neither pays for the background work of the
 //! other. A machine that becomes slower or faster during a row affects both sides alike.
@@ -8,10 +8,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::broker::{ProcessUsage, usage};
 use crate::clock::{BenchTimer, pause};
 use crate::context::BenchContext;
-use crate::redis::BenchRedis;
+use crate::peer::BenchPeer;
 use crate::report::{BenchReport, grouped, rate};
 
 /// How long a server may go on with background work before it is measured all the same.
@@ -59,8 +58,8 @@ impl SendShape {
         }
     }
 
-    /// What is different on the Redis side: each caller has a connection of its own.
-    fn redis_words(self) -> Option<String> {
+    /// What is different on the other side: each caller has a connection of its own.
+    fn peer_words(self) -> Option<String> {
         match self {
             Self::Callers { callers } => Some(format!("{callers} connections")),
             Self::One { .. } | Self::Batches { .. } => None,
@@ -99,8 +98,8 @@ impl SendShape {
 #[derive(Debug)]
 pub(crate) struct TurnTimer {
     timer: BenchTimer,
-    pid: Option<u32>,
-    before: Option<ProcessUsage>,
+    /// The CPU time that the server had used.
+    before: Option<Duration>,
     /// The CPU time that the server of the broker's store had used.
     store_before: Option<Duration>,
 }
@@ -116,33 +115,37 @@ pub(crate) struct TurnResult {
 }
 
 impl TurnTimer {
-    /// Starts a turn of the server with this process id.
-    pub(crate) fn start(pid: Option<u32>) -> Self {
-        let before = pid.and_then(usage);
-        Self { timer: BenchTimer::start(), pid, before, store_before: None }
-    }
-
     /// Starts a turn of a broker.
     pub(crate) fn of_broker(bench: &BenchContext) -> Self {
-        Self { store_before: bench.store.cpu(), ..Self::start(bench.broker.pid()) }
+        let (before, store_before) = (bench.broker.cpu(), bench.store.cpu());
+        Self { timer: BenchTimer::start(), before, store_before }
     }
 
-    pub(crate) fn finish(self, count: u64) -> TurnResult {
-        self.finish_with(count, None)
+    /// Starts a turn of the system beside the broker.
+    pub(crate) fn of_peer(peer: &BenchPeer) -> Self {
+        Self { timer: BenchTimer::start(), before: peer.cpu(), store_before: None }
     }
 
-    /// Ends a turn of a broker.
     pub(crate) fn finish_of_broker(self, count: u64, bench: &BenchContext) -> TurnResult {
-        self.finish_with(count, bench.store.cpu())
+        self.finish(count, bench.broker.cpu(), bench.store.cpu())
     }
 
-    fn finish_with(self, count: u64, store_after: Option<Duration>) -> TurnResult {
+    pub(crate) fn finish_of_peer(self, count: u64, peer: &BenchPeer) -> TurnResult {
+        self.finish(count, peer.cpu(), None)
+    }
+
+    fn finish(
+        self,
+        count: u64,
+        after: Option<Duration>,
+        store_after: Option<Duration>,
+    ) -> TurnResult {
         let per_second = rate(count, self.timer.elapsed());
-        let used = self.pid.and_then(usage).zip(self.before);
-        let used = used.map(|(after, before)| after.cpu.saturating_sub(before.cpu));
-        let stored = store_after.zip(self.store_before);
-        let stored = stored.map(|(after, before)| after.saturating_sub(before));
-        TurnResult { per_second, cpu_us: each(used, count), store_us: each(stored, count) }
+        let each = |after: Option<Duration>, before: Option<Duration>| {
+            each(Some(after?.saturating_sub(before?)), count)
+        };
+        let (cpu_us, store_us) = (each(after, self.before), each(store_after, self.store_before));
+        TurnResult { per_second, cpu_us, store_us }
     }
 }
 
@@ -186,37 +189,39 @@ fn median<T>(
     values.into_iter().nth(middle)
 }
 
-/// What the broker reached, and Redis if it runs beside.
+/// What the broker reached, and the system beside it, with its name in JSON.
 #[derive(Debug, Default)]
 pub(crate) struct RoundResults {
     pub(crate) broker: SideResults,
-    redis: Option<SideResults>,
+    peer: Option<(&'static str, SideResults)>,
 }
 
 impl RoundResults {
-    /// How many times the rate of Redis the broker has reached.
+    /// How many times the rate of the other system the broker has reached.
     #[expect(clippy::cast_precision_loss, reason = "a ratio for people")]
     fn ratio(&self) -> Option<f64> {
-        let redis = self.redis.as_ref()?.per_second();
-        (redis > 0).then(|| self.broker.per_second() as f64 / redis as f64)
+        let (_, peer) = self.peer.as_ref()?;
+        let peer = peer.per_second();
+        (peer > 0).then(|| self.broker.per_second() as f64 / peer as f64)
     }
 }
 
 impl BenchContext {
-    /// Measures the broker and, if it runs beside, Redis, one after the other in each round.
+    /// Measures the broker and then the system beside it, if there is one, in each round.
     pub(crate) async fn rounds(
         &self,
         broker: impl AsyncFn(&Self) -> anyhow::Result<TurnResult>,
-        redis: impl AsyncFn(&BenchRedis) -> anyhow::Result<TurnResult>,
+        peer: impl AsyncFn(&BenchPeer) -> anyhow::Result<TurnResult>,
     ) -> anyhow::Result<RoundResults> {
         let mut results = RoundResults::default();
         for _ in 0..self.rounds.max(1) {
             self.until_idle().await;
             results.broker.0.push(broker(self).await?);
-            if let Some(beside) = &self.redis {
+            if let Some(beside) = &self.peer {
                 self.until_idle().await;
-                let turn = redis(beside).await?;
-                results.redis.get_or_insert_default().0.push(turn);
+                let turn = peer(beside).await?;
+                let none = || (beside.word(), SideResults::default());
+                results.peer.get_or_insert_with(none).1.0.push(turn);
             }
         }
         Ok(results)
@@ -224,10 +229,9 @@ impl BenchContext {
 
     /// Waits until the servers use hardly any CPU time.
     async fn until_idle(&self) {
-        let pids = || [self.broker.pid(), self.redis.as_ref().and_then(BenchRedis::pid)];
         let cpu = || {
-            let processes = pids().into_iter().flatten().filter_map(usage).map(|usage| usage.cpu);
-            processes.chain(self.store.cpu()).sum()
+            let peer = self.peer.as_ref().and_then(BenchPeer::cpu);
+            [self.broker.cpu(), peer, self.store.cpu()].into_iter().flatten().sum()
         };
         for _ in 0..IDLE_WAITS_MAX {
             let before: Duration = cpu();
@@ -274,11 +278,11 @@ impl RateRow {
             figures[name] = figure;
         }
         let mut cells = vec![what, words(&results.broker, &notes), self.wanted.to_owned()];
-        if let (Some(redis), ratio) = (&results.redis, results.ratio()) {
-            let notes: Vec<_> = self.shape.redis_words().into_iter().collect();
-            cells.push(words(redis, &notes));
+        if let (Some((name, peer)), ratio) = (&results.peer, results.ratio()) {
+            let notes: Vec<_> = self.shape.peer_words().into_iter().collect();
+            cells.push(words(peer, &notes));
             cells.push(ratio.map_or("–".to_owned(), |ratio| format!("{ratio:.2}")));
-            figures["redis"] = redis.figures();
+            figures[*name] = peer.figures();
             figures["ratio"] = ratio.into();
         }
         report.cells(cells, figures);
@@ -303,16 +307,16 @@ mod tests {
 
     #[test]
     fn the_ratio_is_that_of_the_medians() {
-        for (broker, redis, ratio) in [
+        for (broker, peer, ratio) in [
             (&[100, 900, 300][..], &[150, 100, 9_000][..], Some(2.0)),
             (&[100], &[200], Some(0.5)),
             (&[300, 100], &[100, 400], Some(1.0)),
             (&[100], &[0], None),
         ] {
-            let results = RoundResults { broker: side(broker), redis: Some(side(redis)) };
-            assert_eq!(results.ratio(), ratio, "{broker:?} beside {redis:?}");
+            let results = RoundResults { broker: side(broker), peer: Some(("redis", side(peer))) };
+            assert_eq!(results.ratio(), ratio, "{broker:?} beside {peer:?}");
         }
-        assert_eq!(RoundResults { broker: side(&[1]), redis: None }.ratio(), None);
+        assert_eq!(RoundResults { broker: side(&[1]), peer: None }.ratio(), None);
     }
 
     #[test]

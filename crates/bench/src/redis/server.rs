@@ -11,7 +11,6 @@ use anyhow::{Context as _, bail};
 use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
 
-use super::work::{RedisCommands, RedisTarget};
 use crate::clock::pause;
 
 /// How often a connection is tried, 50 ms apart, before the bench gives up.
@@ -40,7 +39,6 @@ pub struct BenchRedis {
     child: Child,
     port: u16,
     dir: PathBuf,
-    commands: RedisCommands,
 }
 
 impl BenchRedis {
@@ -74,7 +72,7 @@ impl BenchRedis {
                 );
             }
         };
-        let mut redis = Self { child, port, dir, commands: RedisCommands::Each };
+        let mut redis = Self { child, port, dir };
         redis.wait_until_it_listens().await?;
         Ok(redis)
     }
@@ -90,16 +88,6 @@ impl BenchRedis {
             pause(50).await;
         }
         bail!("redis-server does not listen on port {}", self.port);
-    }
-
-    /// Sets how batches are written.
-    pub(crate) fn with_commands(mut self, commands: RedisCommands) -> Self {
-        self.commands = commands;
-        self
-    }
-
-    pub(crate) fn target(&self) -> RedisTarget {
-        RedisTarget { port: self.port, commands: self.commands }
     }
 
     /// The port on 127.0.0.1.

@@ -14,6 +14,7 @@ use anyhow::{Context as _, ensure};
 use super::RespConnection;
 use crate::clock::{millis, pause};
 use crate::connection::{PAYLOAD_BYTES, number_of, payload};
+use crate::peer::{CLAIM_TASKS_MAX, PeerTask, PeerVerb};
 
 /// Due times in milliseconds, by name.
 const TASKS: &[u8] = b"tasks";
@@ -34,8 +35,6 @@ for i, name in ipairs(due) do
 end
 redis.call('ZADD', KEYS[3], unpack(claimed))
 return {due, redis.call('HMGET', KEYS[2], unpack(due))}";
-/// Tasks of one claim.
-const CLAIM_TASKS_MAX: usize = 1000;
 const LEASE_MS: u64 = 30_000;
 
 /// How a batch is written.
@@ -56,7 +55,7 @@ pub(crate) struct RedisTarget {
 
 impl RedisTarget {
     /// Splits a batch into the tasks of one command.
-    fn split(self, tasks: &[RedisTask]) -> impl Iterator<Item = &[RedisTask]> {
+    fn split(self, tasks: &[PeerTask]) -> impl Iterator<Item = &[PeerTask]> {
         tasks.chunks(match self.commands {
             RedisCommands::Each => 1,
             RedisCommands::Bulk => tasks.len().max(1),
@@ -64,104 +63,76 @@ impl RedisTarget {
     }
 }
 
-/// A task as Redis has it.
-#[derive(Debug)]
-pub(crate) struct RedisTask {
-    pub(crate) name: String,
-    pub(crate) number: u64,
-    pub(crate) due_ms: u64,
-}
-
-impl RedisTask {
-    /// A task without a key of its own: its name is as long as an id of a broker.
-    pub(crate) fn unnamed(number: u64, due_ms: u64) -> Self {
-        Self { name: format!("{number:026}"), number, due_ms }
-    }
-}
-
-/// What is done with the tasks of a batch.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum RedisVerb {
-    /// `ZADD` and `HSET`.
-    Schedule,
-    /// `ZADD XX CH`: moves the due time of tasks that exist.
-    Touch,
-    /// `ZREM` and `HDEL`.
-    Cancel,
-}
-
-impl RedisVerb {
-    fn write(self, connection: &mut RespConnection, tasks: &[RedisTask]) {
-        let names = || tasks.iter().map(|task| task.name.as_bytes());
-        match self {
-            Self::Schedule => {
-                connection.command(2 + 2 * tasks.len()).word(b"ZADD").word(TASKS);
-                scores(connection, tasks);
-                connection.command(2 + 2 * tasks.len()).word(b"HSET").word(BODIES);
-                for task in tasks {
-                    connection.word(task.name.as_bytes()).word(&payload(task.number));
-                }
+/// Adds the commands for these tasks.
+fn write(verb: PeerVerb, connection: &mut RespConnection, tasks: &[PeerTask]) {
+    let names = || tasks.iter().map(|task| task.name.as_bytes());
+    match verb {
+        PeerVerb::Schedule => {
+            connection.command(2 + 2 * tasks.len()).word(b"ZADD").word(TASKS);
+            scores(connection, tasks);
+            connection.command(2 + 2 * tasks.len()).word(b"HSET").word(BODIES);
+            for task in tasks {
+                connection.word(task.name.as_bytes()).word(&payload(task.number));
             }
-            Self::Touch => {
-                connection.command(4 + 2 * tasks.len()).word(b"ZADD").word(TASKS);
-                connection.word(b"XX").word(b"CH");
-                scores(connection, tasks);
-            }
-            Self::Cancel => {
-                for (command, key) in [(b"ZREM", TASKS), (b"HDEL", BODIES)] {
-                    connection.command(2 + tasks.len()).word(command).word(key);
-                    names().for_each(|name| _ = connection.word(name));
-                }
+        }
+        PeerVerb::Touch => {
+            connection.command(4 + 2 * tasks.len()).word(b"ZADD").word(TASKS);
+            connection.word(b"XX").word(b"CH");
+            scores(connection, tasks);
+        }
+        PeerVerb::Cancel => {
+            for (command, key) in [(b"ZREM", TASKS), (b"HDEL", BODIES)] {
+                connection.command(2 + tasks.len()).word(command).word(key);
+                names().for_each(|name| _ = connection.word(name));
             }
         }
     }
-
-    /// Reads the replies for a batch of this many tasks, and checks that all of them were there.
-    async fn check(self, connection: &mut RespConnection, tasks: u64) -> anyhow::Result<()> {
-        match self {
-            Self::Schedule | Self::Cancel => {
-                for _ in 0..2 {
-                    let done = connection.number().await?;
-                    ensure!(done == tasks, "{self:?}: Redis has done {done} of {tasks}");
-                }
-            }
-            // A task that was moved to the same millisecond does not count.
-            Self::Touch => {
-                let moved = connection.number().await?;
-                ensure!(moved <= tasks, "{self:?}: Redis has moved {moved} of {tasks}");
-            }
-        }
-        Ok(())
-    }
 }
 
-fn scores(connection: &mut RespConnection, tasks: &[RedisTask]) {
+/// Reads the replies for this many tasks, and checks that all of them were there.
+async fn check(verb: PeerVerb, connection: &mut RespConnection, tasks: u64) -> anyhow::Result<()> {
+    match verb {
+        PeerVerb::Schedule | PeerVerb::Cancel => {
+            for _ in 0..2 {
+                let done = connection.number().await?;
+                ensure!(done == tasks, "{verb:?}: Redis has done {done} of {tasks}");
+            }
+        }
+        // A task that was moved to the same millisecond does not count.
+        PeerVerb::Touch => {
+            let moved = connection.number().await?;
+            ensure!(moved <= tasks, "{verb:?}: Redis has moved {moved} of {tasks}");
+        }
+    }
+    Ok(())
+}
+
+fn scores(connection: &mut RespConnection, tasks: &[PeerTask]) {
     for task in tasks {
         connection.word(task.due_ms.to_string().as_bytes()).word(task.name.as_bytes());
     }
 }
 
-/// Sends batches on one connection until `next` has no more, with this many in flight. A batch is
-/// built while others are in flight. Returns how many tasks Redis has acknowledged.
+/// The Redis side of [`PeerTarget::send`](crate::peer::PeerTarget::send).
 pub(crate) async fn send(
     target: RedisTarget,
-    verb: RedisVerb,
+    verb: PeerVerb,
     in_flight: usize,
-    mut next: impl FnMut() -> Option<Vec<RedisTask>>,
+    mut next: impl FnMut() -> Option<Vec<PeerTask>>,
 ) -> anyhow::Result<u64> {
     let mut connection = RespConnection::connect(target.port).await?;
-    let mut unanswered: VecDeque<Vec<RedisTask>> = VecDeque::new();
+    let mut unanswered: VecDeque<Vec<PeerTask>> = VecDeque::new();
     let mut done = 0;
     loop {
         let batch = next();
         for tasks in batch.iter().flat_map(|batch| target.split(batch)) {
-            verb.write(&mut connection, tasks);
+            write(verb, &mut connection, tasks);
         }
         let keep = if batch.is_some() { in_flight.max(1) - 1 } else { 0 };
         while unanswered.len() > keep {
             let Some(batch) = unanswered.pop_front() else { break };
             for tasks in target.split(&batch) {
-                verb.check(&mut connection, tasks.len() as u64).await?;
+                check(verb, &mut connection, tasks.len() as u64).await?;
             }
             done += batch.len() as u64;
         }
@@ -171,8 +142,7 @@ pub(crate) async fn send(
     }
 }
 
-/// Claims and acks tasks that are due until all workers together have received `count`. Returns how
-/// many this one has received. An ack is written together with the next claim.
+/// The Redis side of [`PeerTarget::drain`](crate::peer::PeerTarget::drain).
 pub(crate) async fn drain(port: u16, count: u64, received: Arc<AtomicU64>) -> anyhow::Result<u64> {
     let mut connection = RespConnection::connect(port).await?;
     connection.command(3).word(b"SCRIPT").word(b"LOAD").word(CLAIM);

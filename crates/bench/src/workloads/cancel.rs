@@ -8,11 +8,10 @@ use punctual_client::{CancelResult, Client};
 use punctual_proto::v1::{CancelRequest, NewTask, cancel_result, schedule_result};
 use tokio_stream::wrappers::ReceiverStream;
 
-use super::schedule::{batch, fill_redis, fill_with, random_due, send_to_redis};
+use super::schedule::{batch, fill_peer, fill_with, random_due, send_to_peer};
 use crate::connection::{HttpConnection, NAMESPACE, channel, task, tasks};
 use crate::context::BenchContext;
-use crate::redis::BenchRedis;
-use crate::redis::work::{RedisTask, RedisVerb};
+use crate::peer::{BenchPeer, PeerTask, PeerVerb};
 use crate::report::grouped;
 use crate::rounds::{BATCH, RateRow, SendShape, TurnResult, TurnTimer};
 use crate::senders;
@@ -40,7 +39,7 @@ pub(crate) async fn run(bench: &mut BenchContext) -> anyhow::Result<()> {
         let results = bench
             .rounds(
                 async |bench| cancel(bench, mode, shape, count).await,
-                async |redis| cancel_redis(redis, shape, count).await,
+                async |peer| cancel_at_peer(peer, shape, count).await,
             )
             .await?;
         let what = format!("cancel {} tasks {name}", grouped(count));
@@ -85,17 +84,17 @@ async fn cancel(
     Ok(turn.finish_of_broker(count, bench))
 }
 
-async fn cancel_redis(
-    redis: &BenchRedis,
+async fn cancel_at_peer(
+    peer: &BenchPeer,
     shape: SendShape,
     count: u64,
 ) -> anyhow::Result<TurnResult> {
-    let make = |number| RedisTask { name: key(number), number, due_ms: random_due(number) };
-    fill_redis(redis, count, make).await?;
-    let turn = TurnTimer::start(redis.pid());
-    let cancelled = send_to_redis(redis, RedisVerb::Cancel, shape, count, make).await?;
-    ensure!(cancelled == count, "Redis has cancelled {cancelled} of {count} tasks");
-    Ok(turn.finish(count))
+    let make = |number| PeerTask { name: key(number), number, due_ms: random_due(number) };
+    fill_peer(peer, count, make).await?;
+    let turn = TurnTimer::of_peer(peer);
+    let cancelled = send_to_peer(peer, PeerVerb::Cancel, shape, count, make).await?;
+    ensure!(cancelled == count, "the other system has cancelled {cancelled} of {count} tasks");
+    Ok(turn.finish_of_peer(count, peer))
 }
 
 async fn call(client: &Client, keys: &[String]) -> anyhow::Result<u64> {

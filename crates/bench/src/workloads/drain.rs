@@ -7,12 +7,11 @@ use std::sync::atomic::AtomicU64;
 use anyhow::{Context as _, bail, ensure};
 use serde_json::Value;
 
-use super::schedule::{fill, fill_redis};
+use super::schedule::{fill, fill_peer};
 use crate::clock::{millis, pause};
 use crate::connection::{HttpConnection, NAMESPACE};
 use crate::context::BenchContext;
-use crate::redis::BenchRedis;
-use crate::redis::work::{self, RedisTask};
+use crate::peer::{BenchPeer, PeerTask};
 use crate::rounds::{RateRow, SendShape, TurnResult, TurnTimer};
 use crate::{senders, worker};
 
@@ -41,7 +40,7 @@ pub(crate) async fn run(bench: &mut BenchContext) -> anyhow::Result<()> {
                 wrong.set(WrongDeliveries { lost, doubled });
                 Ok(turn)
             },
-            async |redis| drain_redis(redis, count).await,
+            async |peer| drain_peer(peer, count).await,
         )
         .await?;
     let WrongDeliveries { lost, doubled } = wrong.get();
@@ -78,15 +77,15 @@ async fn drain(bench: &BenchContext, count: u64) -> anyhow::Result<(TurnResult, 
     Ok((turn.finish_of_broker(count, bench), wrong))
 }
 
-async fn drain_redis(redis: &BenchRedis, count: u64) -> anyhow::Result<TurnResult> {
+async fn drain_peer(peer: &BenchPeer, count: u64) -> anyhow::Result<TurnResult> {
     let due = millis() - 1000;
-    fill_redis(redis, count, move |number| RedisTask::unnamed(number, due)).await?;
+    fill_peer(peer, count, move |number| PeerTask::unnamed(number, due)).await?;
     let received = Arc::new(AtomicU64::new(0));
-    let turn = TurnTimer::start(redis.pid());
-    let worker = |_| work::drain(redis.port(), count, Arc::clone(&received));
+    let turn = TurnTimer::of_peer(peer);
+    let worker = |_| peer.target().drain(count, Arc::clone(&received));
     let acked = senders::run(WORKERS, worker).await?;
-    ensure!(acked == count, "Redis has acked {acked} of {count} tasks");
-    Ok(turn.finish(count))
+    ensure!(acked == count, "the other system has acked {acked} of {count} tasks");
+    Ok(turn.finish_of_peer(count, peer))
 }
 
 /// Waits until the broker has settled `count` tasks as done.

@@ -16,8 +16,7 @@ use crate::connection::{
     HttpConnection, NAMESPACE, QUEUE, channel, payload, take_numbers, task, task_json, tasks,
 };
 use crate::context::BenchContext;
-use crate::redis::BenchRedis;
-use crate::redis::work::{self, RedisTask, RedisVerb};
+use crate::peer::{BenchPeer, PeerTask, PeerVerb};
 use crate::rounds::{BATCH, RateRow, SendShape, TurnResult, TurnTimer};
 use crate::senders::{self, SendTime};
 
@@ -57,7 +56,7 @@ pub(crate) async fn run(bench: &mut BenchContext) -> anyhow::Result<()> {
         let results = bench
             .rounds(
                 async |bench| measure(bench, mode, shape).await,
-                async |redis| measure_redis(redis, SendTime::start(bench.length), shape).await,
+                async |peer| measure_peer(peer, SendTime::start(bench.length), shape).await,
             )
             .await?;
         let row = RateRow::new(format!("schedule, {name}"), shape, wanted);
@@ -94,24 +93,24 @@ async fn measure(
     Ok(turn.finish_of_broker(done, bench))
 }
 
-async fn measure_redis(
-    redis: &BenchRedis,
+async fn measure_peer(
+    peer: &BenchPeer,
     time: SendTime,
     shape: SendShape,
 ) -> anyhow::Result<TurnResult> {
-    let turn = TurnTimer::start(redis.pid());
-    let (target, tasks) = (redis.target(), shape.batch_tasks());
+    let turn = TurnTimer::of_peer(peer);
+    let tasks = shape.batch_tasks();
     let sender = |_| {
         let mut requests = time.requests();
         let next = move || {
             requests.another().then(|| {
                 let first = take_numbers(tasks);
-                (first..first + tasks).map(|n| RedisTask::unnamed(n, random_due(n))).collect()
+                (first..first + tasks).map(|n| PeerTask::unnamed(n, random_due(n))).collect()
             })
         };
-        work::send(target, RedisVerb::Schedule, shape.in_flight(), next)
+        peer.target().send(PeerVerb::Schedule, shape.in_flight(), next)
     };
-    Ok(turn.finish(senders::run(shape.senders(), sender).await?))
+    Ok(turn.finish_of_peer(senders::run(shape.senders(), sender).await?, peer))
 }
 
 /// Returns a due time at random within the next thirty days.
@@ -282,34 +281,35 @@ pub(crate) async fn fill_with(
     Ok(())
 }
 
-/// The Redis side of [`fill_with`].
-pub(crate) async fn fill_redis(
-    redis: &BenchRedis,
+/// The other side of [`fill_with`].
+pub(crate) async fn fill_peer(
+    peer: &BenchPeer,
     count: u64,
-    make: impl Fn(u64) -> RedisTask + Send + Copy + 'static,
+    make: impl Fn(u64) -> PeerTask + Send + Copy + 'static,
 ) -> anyhow::Result<()> {
     let shape = SendShape::Batches { connections: SENDERS, in_flight: IN_FLIGHT };
-    let done = send_to_redis(redis, RedisVerb::Schedule, shape, count, make).await?;
-    ensure!(done == count, "Redis has {done} of {count} tasks");
+    let done = send_to_peer(peer, PeerVerb::Schedule, shape, count, make).await?;
+    ensure!(done == count, "the other system has {done} of {count} tasks");
     Ok(())
 }
 
-/// Sends the tasks with numbers from 0 to `count` to Redis. Returns how many it has acknowledged.
-pub(crate) async fn send_to_redis(
-    redis: &BenchRedis,
-    verb: RedisVerb,
+/// Sends the tasks with numbers from 0 to `count` to the other system. Returns how many it has
+/// acknowledged.
+pub(crate) async fn send_to_peer(
+    peer: &BenchPeer,
+    verb: PeerVerb,
     shape: SendShape,
     count: u64,
-    make: impl Fn(u64) -> RedisTask + Send + Copy + 'static,
+    make: impl Fn(u64) -> PeerTask + Send + Copy + 'static,
 ) -> anyhow::Result<u64> {
-    let (target, size) = (redis.target(), shape.batch_tasks());
+    let size = shape.batch_tasks();
     let sender = |sender| {
         let mut firsts = batch_starts(sender, shape.senders(), count, size);
         let next = move || {
             let first = firsts.next()?;
             Some((first..(first + size).min(count)).map(make).collect())
         };
-        work::send(target, verb, shape.in_flight(), next)
+        peer.target().send(verb, shape.in_flight(), next)
     };
     senders::run(shape.senders(), sender).await
 }

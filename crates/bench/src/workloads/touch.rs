@@ -5,13 +5,12 @@ use anyhow::ensure;
 use punctual_proto::v1::{NewTask, TouchRequest, new_task, touch_request};
 use serde_json::json;
 
-use super::schedule::{fill_redis, fill_with, send_to_redis};
+use super::schedule::{fill_peer, fill_with, send_to_peer};
 use crate::broker::usage;
 use crate::clock::millis;
 use crate::connection::{HttpConnection, NAMESPACE, channel, task, tasks};
 use crate::context::BenchContext;
-use crate::redis::BenchRedis;
-use crate::redis::work::{self, RedisTask, RedisVerb};
+use crate::peer::{BenchPeer, PeerTask, PeerVerb};
 use crate::report::grouped;
 use crate::rounds::{BATCH, RateRow, SendShape, TurnResult, TurnTimer};
 use crate::senders::{self, SendTime};
@@ -109,7 +108,7 @@ async fn measure(
                 let done = senders::run(shape.senders(), sender).await?;
                 Ok(turn.finish_of_broker(done, bench))
             },
-            async |redis| touch_redis(redis, keys, shape, SendTime::start(bench.length)).await,
+            async |peer| touch_at_peer(peer, keys, shape, SendTime::start(bench.length)).await,
         )
         .await?;
     row.report(&results, &mut bench.report);
@@ -179,22 +178,21 @@ async fn post<'a>(
     Ok(answer)
 }
 
-async fn touch_redis(
-    redis: &BenchRedis,
+async fn touch_at_peer(
+    peer: &BenchPeer,
     keys: u64,
     shape: SendShape,
     time: SendTime,
 ) -> anyhow::Result<TurnResult> {
-    let turn = TurnTimer::start(redis.pid());
-    let target = redis.target();
+    let turn = TurnTimer::of_peer(peer);
     let sender = |sender| {
         let mut keys = TouchedKeys::new(keys, shape, sender);
         let mut requests = time.requests();
         let next =
-            move || requests.another().then(|| keys.take().into_iter().map(redis_task).collect());
-        work::send(target, RedisVerb::Touch, shape.in_flight(), next)
+            move || requests.another().then(|| keys.take().into_iter().map(peer_task).collect());
+        peer.target().send(PeerVerb::Touch, shape.in_flight(), next)
     };
-    Ok(turn.finish(senders::run(shape.senders(), sender).await?))
+    Ok(turn.finish_of_peer(senders::run(shape.senders(), sender).await?, peer))
 }
 
 /// Touches each watch once more, and reports the memory of the servers.
@@ -206,8 +204,8 @@ async fn memory(bench: &mut BenchContext, keys: u64) -> anyhow::Result<()> {
         let request = TouchRequest { namespace, keys: names, to: None, create: None };
         tasks.touch(request).await?;
     }
-    if let Some(redis) = &bench.redis {
-        send_to_redis(redis, RedisVerb::Touch, BATCHES, keys, redis_task).await?;
+    if let Some(peer) = &bench.peer {
+        send_to_peer(peer, PeerVerb::Touch, BATCHES, keys, peer_task).await?;
     }
     let resident = |pid: Option<u32>| pid.and_then(usage).map(|usage| usage.resident_bytes);
     let broker = resident(bench.broker.pid());
@@ -218,10 +216,10 @@ async fn memory(bench: &mut BenchContext, keys: u64) -> anyhow::Result<()> {
     let what = format!("memory after touching {} names", grouped(keys));
     let mut cells = vec![what, words(broker), "≤ 400 MiB".to_owned()];
     let mut figures = json!({"resident_bytes": broker});
-    if let Some(redis) = &bench.redis {
-        let redis = resident(redis.pid());
-        cells.push(words(redis));
-        figures["redis"] = json!({"resident_bytes": redis});
+    if let Some(peer) = &bench.peer {
+        let resident = peer.resident_bytes();
+        cells.push(words(resident));
+        figures[peer.word()] = json!({"resident_bytes": resident});
     }
     bench.report.cells(cells, figures);
     Ok(())
@@ -231,8 +229,8 @@ fn key(number: u64) -> String {
     format!("device-{number:08}")
 }
 
-fn redis_task(number: u64) -> RedisTask {
-    RedisTask { name: key(number), number, due_ms: millis() + DELAY_MS }
+fn peer_task(number: u64) -> PeerTask {
+    PeerTask { name: key(number), number, due_ms: millis() + DELAY_MS }
 }
 
 /// When a task is due that a touch postpones: earlier than a touch moves it. Moving a task to an
@@ -242,7 +240,7 @@ fn due_before_touch(number: u64) -> u64 {
     millis() + half + number.wrapping_mul(0x9e37_79b9_7f4a_7c15) % half
 }
 
-/// Creates a task for every key, in the broker and in Redis.
+/// Creates a task for every key, in the broker and in the system beside it.
 async fn create(bench: &BenchContext, touched: TouchSubject, keys: u64) -> anyhow::Result<()> {
     let make = move |number| {
         let task = NewTask { key: key(number), ..task(number, due_before_touch(number)) };
@@ -254,8 +252,8 @@ async fn create(bench: &BenchContext, touched: TouchSubject, keys: u64) -> anyho
         }
     };
     fill_with(bench, keys, make).await?;
-    if let Some(redis) = &bench.redis {
-        fill_redis(redis, keys, redis_task).await?;
+    if let Some(peer) = &bench.peer {
+        fill_peer(peer, keys, peer_task).await?;
     }
     Ok(())
 }
