@@ -160,7 +160,8 @@ pub trait SqlDatabase: Sized + Send + Sync + 'static {
     /// Returns how an operator writes bytes.
     fn show_bytes(bytes: &[u8]) -> String;
 
-    /// Runs a statement that reads.
+    /// Runs a statement that reads, again if the server has closed the connection since it was used
+    /// last.
     fn query(
         &self,
         role: SqlRole,

@@ -239,7 +239,17 @@ impl SqlDatabase for MysqlDatabase {
         text: &'static str,
         params: &[StatementParam<'_>],
     ) -> Result<Vec<Row>, SqlError> {
-        let mut turn = self.slots(role).take(&self.options).await?;
+        let slots = self.slots(role);
+        for _ in 0..slots.count() {
+            let mut turn = slots.take(&self.options).await?;
+            match turn.rows(self.bound(text, params)).await {
+                // The server may have closed it since its last turn, for example by a restart. The
+                // next turn has another connection or opens one.
+                Err(SqlError::Unreachable { .. }) => {}
+                result => return result,
+            }
+        }
+        let mut turn = slots.take(&self.options).await?;
         turn.rows(self.bound(text, params)).await
     }
 

@@ -139,6 +139,10 @@ impl ConnectionSlots {
         Self(std::iter::repeat_with(|| ConnectionSlot::new(used)).take(count).collect())
     }
 
+    pub(super) const fn count(&self) -> usize {
+        self.0.len()
+    }
+
     /// Waits for the turn at one that is always the same for a number.
     pub(super) async fn take_numbered<'a>(
         &'a self,

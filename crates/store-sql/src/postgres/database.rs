@@ -175,7 +175,7 @@ impl SqlDatabase for PostgresDatabase {
         text: &'static str,
         params: &[StatementParam<'_>],
     ) -> Result<Vec<Row>, SqlError> {
-        self.slot(role).query(&self.options, text, params).await
+        self.slot(role).read(&self.options, text, params).await
     }
 
     async fn propose_meta(&self, name: &str, value: &str) -> Result<(), SqlError> {

@@ -187,11 +187,35 @@ impl SessionSlot {
         params: &[StatementParam<'_>],
     ) -> Result<Vec<Row>, SqlError> {
         let session = self.session(options).await?;
+        self.query_on(&session, text, params).await
+    }
+
+    /// Runs a statement that reads. If the server has closed the connection since it was used last,
+    /// for example by a restart, the statement is run on a new one.
+    pub(super) async fn read(
+        &self,
+        options: &Arc<SessionOptions>,
+        text: &'static str,
+        params: &[StatementParam<'_>],
+    ) -> Result<Vec<Row>, SqlError> {
+        let session = self.session(options).await?;
+        match self.query_on(&session, text, params).await {
+            Err(SqlError::Unreachable { .. }) => self.query(options, text, params).await,
+            result => result,
+        }
+    }
+
+    async fn query_on(
+        &self,
+        session: &Arc<Session>,
+        text: &'static str,
+        params: &[StatementParam<'_>],
+    ) -> Result<Vec<Row>, SqlError> {
         let guard = session.guard();
         let rows = session.query(text, params).await;
         guard.ended();
         if let Err(error) = &rows {
-            self.failed(&session, error);
+            self.failed(session, error);
         }
         rows
     }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use punctual_core::{BrokerId, Epoch, PartitionId, Partitions, Seat};
 use punctual_sql::SqlOptions;
 use punctual_sql::mysql;
+use punctual_sql::mysql_async::Conn;
 use punctual_sql::mysql_async::prelude::Queryable as _;
 use punctual_store::conformance::fixtures::{NOW, TTL, at, id, partition, task};
 use punctual_store::conformance::run;
@@ -128,15 +129,41 @@ fn a_batch_that_fails_in_the_middle_changes_nothing_and_a_killed_connection_is_r
         // The next transaction on the same connection does not commit what was left.
         write(&store, epoch, 2).await;
         assert_eq!(loaded(&store).await, 2);
-        let ids = "SELECT id FROM information_schema.processlist \
-             WHERE db = DATABASE() AND id <> CONNECTION_ID()";
-        let ids: Vec<u64> = admin.query(ids).await.unwrap();
-        assert!(!ids.is_empty());
-        for id in ids {
-            // A connection may have ended by itself.
-            let _ = admin.query_drop(format!("KILL CONNECTION {id}")).await;
-        }
+        assert!(kill_connections(&mut admin).await > 0);
         write(&store, epoch, 3).await;
         assert_eq!(loaded(&store).await, 3);
+    });
+}
+
+/// Ends the connections of a store. Returns how many it had.
+async fn kill_connections(admin: &mut Conn) -> usize {
+    let ids = "SELECT id FROM information_schema.processlist \
+         WHERE db = DATABASE() AND id <> CONNECTION_ID()";
+    let ids: Vec<u64> = admin.query(ids).await.unwrap();
+    for id in &ids {
+        // A connection may have ended by itself.
+        let _ = admin.query_drop(format!("KILL CONNECTION {id}")).await;
+    }
+    ids.len()
+}
+
+#[test]
+fn a_read_is_answered_although_the_server_has_closed_idle_connections() {
+    run(async {
+        let url = shared_database();
+        let (store, epoch) = open(&url).await;
+        write(&store, epoch, 1).await;
+        let mut admin = mysql::connect(&SqlOptions::from_url(&url).unwrap()).await.unwrap();
+        let id = [id(at(10), partition(0), epoch, 1)];
+        for _ in 0..3 {
+            // Two at once use both connections for lookups.
+            let get = || store.get(partition(0), &id);
+            let (one, two) = tokio::join!(get(), get());
+            assert!(one.unwrap()[0].is_some() && two.unwrap()[0].is_some());
+            let loaded = store.load(partition(0), Position::START, at(100), 1000).await;
+            assert_eq!(loaded.unwrap().len(), 1);
+            kill_connections(&mut admin).await;
+        }
+        assert!(store.get(partition(0), &id).await.unwrap()[0].is_some());
     });
 }

@@ -92,6 +92,23 @@ fn a_batch_is_made_once_through_kills_and_hangs_of_the_server() {
 }
 
 #[test]
+fn a_read_is_answered_although_the_server_has_closed_idle_connections() {
+    run(async {
+        let server = PostgresServer::start(&[]);
+        let (store, epoch) = open(options(&server.url("postgres"))).await;
+        write(&store, epoch, 1).await;
+        let id = [id(at(10), partition(0), epoch, 1)];
+        for _ in 0..20 {
+            assert!(store.get(partition(0), &id).await.unwrap()[0].is_some());
+            let others = "SELECT pg_terminate_backend(pid, 1000) FROM pg_stat_activity \
+                 WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()";
+            server.sql("postgres", others);
+        }
+        assert!(store.get(partition(0), &id).await.unwrap()[0].is_some());
+    });
+}
+
+#[test]
 fn a_failover_to_a_synchronous_replica_loses_nothing() {
     run(async {
         let mut primary = PostgresServer::start(&[]);
