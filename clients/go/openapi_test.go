@@ -72,7 +72,8 @@ var schemaTypes = map[string]any{
 	"FailureShareCondition": FailureShareCondition{}, "FailuresCondition": FailuresCondition{},
 	"Fire": FireRecord{}, "FirePage": FirePage{}, "Fires": FirePage{}, "Forecast": Forecast{},
 	"GrantedNamespace": GrantedNamespace{}, "HttpTarget": HTTPTarget{}, "KeyProblem": KeyProblem{},
-	"LagAnswer": Lag{}, "LagCondition": LagCondition{}, "Lease": leaseBody{},
+	"LagAnswer": Lag{}, "LagCondition": LagCondition{}, "LaneFailure": LaneFailure{}, "LaneInfo": LaneInfo{},
+	"Lanes": LaneList{}, "Lease": leaseBody{},
 	"LetterProblem": LetterProblem{}, "LiveRates": LiveRates{}, "LiveSecond": LiveSecond{},
 	"LiveStates": LiveCounts{}, "MailReceiver": MailReceiver{}, "Namespaces": NamespacePage{},
 	"NewOperation": newOperation{}, "NewTask": TaskFields{}, "NewTaskWithoutKey": TaskFields{},
@@ -327,6 +328,8 @@ func callEverything(ctx context.Context, t *testing.T, c *Client) {
 	check("Preview", err)
 	_, err = c.Queues(ctx)
 	check("Queues", err)
+	_, err = c.Lanes(ctx)
+	check("Lanes", err)
 	namespaces := 0
 	for _, err := range c.Namespace("other").Namespaces(ctx, PageSize(1)) {
 		check("Namespaces", err)

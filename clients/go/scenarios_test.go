@@ -595,6 +595,8 @@ func (p *player) dispatch(ctx context.Context, c *punctual.Client, verb string, 
 	case "queues":
 		queues, err := c.Queues(ctx)
 		return object{"queues": queues}, err
+	case "lanes":
+		return c.Lanes(ctx)
 	case "workers":
 		workers, err := c.Workers(ctx)
 		return object{"workers": workers}, err

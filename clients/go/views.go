@@ -228,6 +228,43 @@ func (c *Client) Queues(ctx context.Context) ([]QueueInfo, error) {
 	return got.Queues, nil
 }
 
+// LaneList has the lanes of a namespace. If it is not Complete, there are more, with fewer waiting tasks.
+type LaneList struct {
+	Lanes    []LaneInfo `json:"lanes"`
+	Complete bool       `json:"complete"`
+}
+
+// LaneInfo says what waits for a target, what is in flight to it, and how many attempts Failed in the last 15 minutes.
+type LaneInfo struct {
+	// Kind is http (webhooks and gRPC methods), queue, connection or mail.
+	Kind       string `json:"kind"`
+	Target     string `json:"target"`
+	Connection string `json:"connection,omitempty"`
+	// State is ready, full, slow, no_workers or away.
+	State string `json:"state"`
+	// Since is when the last worker left, or since when the connection is away.
+	Since           *time.Time   `json:"since,omitempty"`
+	Waiting         int64        `json:"waiting"`
+	More            bool         `json:"more"`
+	InFlight        int64        `json:"in_flight"`
+	Capacity        int64        `json:"capacity"`
+	OldestOverdueMS int64        `json:"oldest_overdue_ms"`
+	Failed          int64        `json:"failed"`
+	LastFailure     *LaneFailure `json:"last_failure,omitempty"`
+}
+
+// LaneFailure is the last failed attempt of a lane. RetryAt is set if the receiver asked for a pause.
+type LaneFailure struct {
+	At      time.Time  `json:"at"`
+	Reason  string     `json:"reason"`
+	RetryAt *time.Time `json:"retry_at,omitempty"`
+}
+
+// Lanes lists the targets that have due tasks, deliveries in flight, or attempts that failed in the last 15 minutes.
+func (c *Client) Lanes(ctx context.Context) (*LaneList, error) {
+	return decode[LaneList](ctx, c, get(c.path("lanes"), nil))
+}
+
 // WorkerInfo is a worker that is connected to a broker.
 type WorkerInfo struct {
 	Name     string    `json:"name,omitempty"`

@@ -503,6 +503,9 @@ class Run:
     def do_queues(self, take):
         return self.call("GET", f"{self.root}/queues")
 
+    def do_lanes(self, take):
+        return self.call("GET", f"{self.root}/lanes")
+
     def do_workers(self, take):
         return self.call("GET", f"{self.root}/workers")
 

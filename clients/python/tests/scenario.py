@@ -342,6 +342,9 @@ class Run:
     async def do_queues(self) -> Json:
         return {"queues": [one.json for one in await self.call("queues")]}
 
+    async def do_lanes(self) -> Json:
+        return await self.json("lanes")
+
     async def do_workers(self) -> Json:
         return {"workers": [one.json for one in await self.call("workers")]}
 

@@ -8,7 +8,7 @@ import { Transport, type Request } from "./transport.js";
 import type {
   AckEntry, AckedOne, Actions, Advanced, Alarm, AlarmRule, AlarmTest, Cancelled, CancelResult, Clock, Connections, ConnectionTest,
   CountedNamespace, DeadGroupFilter, DeadGroups, DeadLetter, DeadLetterSelection, Deleted, DeletedLetters, Delivery,
-  DryRun, EndedTask, Explanation, FireFilter, FireRecord, Forecast, LeaseOptions, LiveSecond, NewOperation, NewTask,
+  DryRun, EndedTask, Explanation, FireFilter, FireRecord, Forecast, Lanes, LeaseOptions, LiveSecond, NewOperation, NewTask,
   NewTaskWithKey, NewWatch, Operation, Preview, Problem, QueueInfo, Ready, Redriven, ScheduledTask, Series, Settled,
   Stats, Task, TaskFilter, Topology, TouchManyAnswer, TouchRule, TouchedTask, WhoAmI, WorkerInfo,
 } from "./types.js";
@@ -421,6 +421,11 @@ export class Punctual {
 
   async queues(options: CallOptions = {}): Promise<QueueInfo[]> {
     return (await this.#send<{ queues: QueueInfo[] }>("GET", this.#path("/queues"), options)).queues;
+  }
+
+  /** The targets that have due tasks, deliveries in flight, or attempts that failed in the last 15 minutes. */
+  lanes(options: CallOptions = {}): Promise<Lanes> {
+    return this.#send("GET", this.#path("/lanes"), options);
   }
 
   async workers(options: CallOptions = {}): Promise<WorkerInfo[]> {

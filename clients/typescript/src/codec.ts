@@ -11,7 +11,7 @@ type Wire = Record<string, unknown>;
 /** Fields of answers that have an instant. */
 export const INSTANT_FIELDS = new Set([
   "at", "complete_until", "created_at", "died_at", "ended_at", "ends_at", "fire_at", "fired_at", "first_at", "from",
-  "last_at", "last_heartbeat", "nominal_at", "now", "oldest_overdue", "read_at", "since", "started_at", "starts_at",
+  "last_at", "last_heartbeat", "nominal_at", "now", "oldest_overdue", "read_at", "retry_at", "since", "started_at", "starts_at",
   "time", "to", "touched_at", "until", "updated_at",
 ]);
 /** Fields whose values belong to the caller. */

@@ -582,6 +582,35 @@ export interface QueueInfo {
   oldestOverdueMs: number;
 }
 
+/** Attempts failed in the last 15 minutes; `since` is when the last worker left, or the connection went away. */
+export interface LaneInfo {
+  kind: "http" | "queue" | "connection" | "mail";
+  target: string;
+  connection?: string | null;
+  state: "ready" | "full" | "slow" | "no_workers" | "away";
+  since?: Date | null;
+  waiting: number;
+  more: boolean;
+  inFlight: number;
+  capacity: number;
+  oldestOverdueMs: number;
+  failed: number;
+  lastFailure?: LaneFailure | null;
+}
+
+/** The last failed attempt of a lane. `retryAt`: the receiver asked for a pause. */
+export interface LaneFailure {
+  at: Date;
+  reason: string;
+  retryAt?: Date | null;
+}
+
+/** If it is not complete, there are more lanes, with fewer waiting tasks. */
+export interface Lanes {
+  lanes: LaneInfo[];
+  complete: boolean;
+}
+
 export interface WorkerInfo {
   name?: string | null;
   address?: string | null;

@@ -165,6 +165,7 @@ test("every call of the document is made by a method, with every parameter", asy
   }
   await p.preview("0 9 * * *", { timezone: "UTC", count: 1, from: now, dstGap: "after", dstOverlap: "once" });
   await p.queues();
+  await p.lanes();
   await p.workers();
   await ignored(p.namespaces(page).page(next));
   await p.topology();

@@ -194,6 +194,7 @@ class Scenario {
         only("fire_id");
         return client.deleteDead(args["fire_id"] as string);
       case "stats":
+      case "lanes":
       case "topology":
       case "whoami":
       case "clock":

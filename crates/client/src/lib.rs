@@ -92,8 +92,8 @@ pub use crate::namespace::rules::RuleInfo;
 pub use crate::namespace::{List, Namespace, Touch};
 pub use crate::record::{
     Attempt, DeadGroup, DeadGroupFilter, DeadGroups, DeadLetterInfo, DeadLetters, Explanation,
-    FireEnd, FireInfo, FirePage, Forecast, NextFire, QueueInfo, Redriven, SkippedTimes, Stats,
-    WebhookAnswer, WorkerInfo,
+    FireEnd, FireInfo, FirePage, Forecast, LaneFailure, LaneInfo, LaneList, NextFire, QueueInfo,
+    Redriven, SkippedTimes, Stats, WebhookAnswer, WorkerInfo,
 };
 pub use crate::task::{
     Gap, Guarantee, Misfire, NewTask, Overlap, Retry, Scheduled, Target, Task, TaskState, Twice,

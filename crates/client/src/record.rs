@@ -324,3 +324,56 @@ pub struct WorkerInfo {
     /// Since when it is connected.
     pub since: Timestamp,
 }
+
+/// The lanes of a namespace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LaneList {
+    /// By kind and target.
+    pub lanes: Vec<LaneInfo>,
+    /// Whether these are all. If not, those with the most waiting tasks are listed.
+    pub complete: bool,
+}
+
+/// The deliveries of a namespace to one target.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LaneInfo {
+    /// `http` for webhooks and gRPC methods, `queue`, `connection`, or `mail`.
+    pub kind: String,
+    /// Scheme, host and port of a webhook or a gRPC method, `queue NAME`, a connection and its
+    /// place, or `mail`.
+    pub target: String,
+    /// The name of the connection.
+    pub connection: Option<String>,
+    /// `ready`, `full`, `slow`, `no_workers` or `away`.
+    pub state: String,
+    /// Since when there is no worker, or since when the connection is away.
+    pub since: Option<Timestamp>,
+    /// Due tasks that were not sent.
+    pub waiting: u64,
+    /// There are more than `waiting`, which were not counted.
+    pub more: bool,
+    /// Deliveries that were sent and whose outcome is not known.
+    pub in_flight: u64,
+    /// How many deliveries may be in flight at once.
+    pub capacity: u64,
+    /// How long the first task is overdue that was not sent yet; zero if there is none.
+    pub oldest_overdue: Duration,
+    /// Attempts that failed in the last 15 minutes, since the owner has the partition.
+    pub failed: u64,
+    /// The last of them.
+    pub last_failure: Option<LaneFailure>,
+}
+
+/// The last failed attempt of a lane.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LaneFailure {
+    /// When it ended.
+    pub at: Timestamp,
+    /// The error, or what the receiver answered.
+    pub reason: String,
+    /// The earliest time of the next attempt, if the receiver asked for a pause.
+    pub retry_at: Option<Timestamp>,
+}

@@ -43,16 +43,22 @@ impl Target {
     #[must_use]
     pub fn group(&self) -> String {
         match self {
-            Self::Http(http) => cut(http.origin(), TARGET_BYTES_MAX).to_owned(),
+            Self::Http(http) => origin_group(http.origin()).to_owned(),
             Self::Queue(queue) => format!("queue {}", queue.as_str()),
             Self::Mail(_) => "mail".to_owned(),
             Self::Sink(sink) => match sink.lane() {
                 "" => sink.connection.to_string(),
                 lane => format!("{} {lane}", sink.connection),
             },
-            Self::Grpc(grpc) => cut(grpc.origin(), TARGET_BYTES_MAX).to_owned(),
+            Self::Grpc(grpc) => origin_group(grpc.origin()).to_owned(),
         }
     }
+}
+
+/// Scheme, host and port of a webhook or a gRPC method, cut to a length that can be shown.
+#[must_use]
+pub fn origin_group(origin: &str) -> &str {
+    cut(origin, TARGET_BYTES_MAX)
 }
 
 impl DeadLetter {

@@ -46,7 +46,7 @@ pub use attempt::{Answer, AttemptNo, AttemptRecord, AttemptResult, Outcome, Reas
 #[doc(hidden)]
 pub use cron::oracle as cron_oracle;
 pub use cron::{CRON_BYTES_MAX, CRON_NICKNAMES, Cron, Dst, Gap, Twice, parse_every};
-pub use dead::{DeadLetter, DeadReason, LetterGroup};
+pub use dead::{DeadLetter, DeadReason, LetterGroup, origin_group};
 pub use duration::{DurationError, format_duration, parse_duration};
 pub use fire::{EndKind, Fire, FireEnd, FireRecord, SkipReason, Skipped};
 pub use grpc_target::GrpcTarget;

@@ -11,6 +11,7 @@ pub(crate) mod courier;
 pub(crate) mod deliver;
 pub(crate) mod inherited;
 pub(crate) mod lane;
+pub(crate) mod lane_failures;
 pub(crate) mod lane_view;
 pub(crate) mod permit;
 pub(crate) mod recall;
@@ -24,7 +25,7 @@ use crate::delivery::attempt::{Delivery, Report};
 use crate::delivery::claim::{Claim, ClaimCounts, Claims, RecalledClaim};
 use crate::delivery::inherited::Inherited;
 use crate::delivery::lane::{ConnectionState, LaneId, LaneNo, Lanes};
-use crate::delivery::lane_view::{LaneQuery, LaneView, OwnerView};
+use crate::delivery::lane_view::{LaneLoad, LaneQuery, OwnerView};
 use crate::event::Event;
 use crate::gauges::{Gauges, Skips};
 use crate::handle::command::Subject;
@@ -267,8 +268,9 @@ impl DeliveryState {
         namespace: &Namespace,
         query: &LaneQuery,
         tasks: &LoadedTasks,
+        now: Timestamp,
     ) -> OwnerView {
-        lane_view::view(&self.lanes, namespace, query, tasks)
+        lane_view::view(&self.lanes, namespace, query, tasks, now)
     }
 
     /// Returns the gauges of lanes and claims, in a time that grows with the number of lanes and
@@ -284,12 +286,12 @@ impl DeliveryState {
                 continue;
             }
             gauges.lanes += 1;
-            let view = LaneView::of(lane, tasks);
-            gauges.queued += view.waiting + view.unsent;
-            gauges.in_flight += view.in_flight;
-            let waits = view.waiting > 0 || view.spilled_since.is_some();
-            gauges.parked_lanes += usize::from(waits && view.capacity == 0);
-            oldest = [oldest, view.oldest_overdue].into_iter().flatten().min();
+            let load = LaneLoad::of(lane, tasks);
+            gauges.queued += load.waiting + load.unsent;
+            gauges.in_flight += load.in_flight;
+            let waits = load.waiting > 0 || load.spilled_since.is_some();
+            gauges.parked_lanes += usize::from(waits && lane.is_starved());
+            oldest = [oldest, load.oldest_overdue].into_iter().flatten().min();
         }
         let not_firing = claims.sent + tasks.overlaps(namespace);
         gauges.firing = gauges.in_flight.saturating_sub(not_firing);

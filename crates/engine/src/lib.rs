@@ -49,6 +49,7 @@ pub use commands::lookup::{FoundTask, Lookup, LookupDepth, LookupResult};
 pub use delivery::attempt::{Delivery, Report};
 pub use delivery::courier::Courier;
 pub use delivery::lane::{ConnectionState, LaneTarget};
+pub use delivery::lane_failures::{FAILURES_KEPT, LastFailure};
 pub use delivery::lane_view::{LANES_MAX, LaneQuery, LaneView, OwnerView};
 pub use delivery::permit::{NotSendable, SendPermit};
 pub use event::{Action, Event};

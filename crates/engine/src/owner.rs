@@ -261,7 +261,7 @@ impl Owner {
     }
 
     fn view(&self, namespace: &Namespace, query: &LaneQuery, now: Timestamp) -> OwnerView {
-        let view = self.deliveries.view(namespace, query, &self.tasks);
+        let view = self.deliveries.view(namespace, query, &self.tasks, now);
         OwnerView { unread_since: self.unread_since(now), store_away: self.store_away, ..view }
     }
 

@@ -13,6 +13,7 @@ mod deliveries;
 mod explain;
 mod fires;
 mod input;
+mod lanes;
 mod listen;
 mod live;
 mod named;
@@ -81,6 +82,8 @@ pub(crate) enum BrokerCommand {
     Connections(connections::ConnectionsArgs),
     /// List the queues of a namespace: what waits, and how many workers take it
     Queues(workers::QueuesArgs),
+    /// List the targets that deliveries wait for: what is in flight, and what has failed lately
+    Lanes(lanes::LanesArgs),
     /// List the workers that are connected
     Workers(workers::WorkersArgs),
     /// Show how many fires are expected in each hour
@@ -131,6 +134,7 @@ pub(crate) fn run(command: BrokerCommand) -> anyhow::Result<()> {
         BrokerCommand::Explain(args) => args.run(),
         BrokerCommand::Fires(args) => args.run(),
         BrokerCommand::Queues(args) => args.run(),
+        BrokerCommand::Lanes(args) => args.run(),
         BrokerCommand::Workers(args) => args.run(),
         BrokerCommand::Dead(command) => command.run(),
         BrokerCommand::Alarms(command) => command.run(),

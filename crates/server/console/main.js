@@ -5,7 +5,7 @@ import { html, render, useEffect, useState } from './vendor/preact-htm.js';
 import { connection } from './parts/api.js';
 import { Dialogs } from './parts/dialog.js';
 import { follow, liveState, togglePause } from './parts/live.js';
-import { CLUSTER, HELP, href, route } from './parts/route.js';
+import { CLUSTER, CONNECTIONS, HELP, href, route } from './parts/route.js';
 import { SCHEMES, chosenScheme, setScheme } from './parts/scheme.js';
 import { ask, isAdmin, may, refresh, session, signOut } from './parts/session.js';
 import { useSignal } from './parts/signal.js';
@@ -20,7 +20,7 @@ const VIEWS = [
   ['schedules', 'Schedules', 'schedules', 'schedules'],
   ['watches', 'Watches', 'watches', 'watches'],
   ['dead', 'Dead letters', 'dead', 'dead'],
-  ['queues', 'Queues', 'queues', 'queues'],
+  ['queues', 'Targets', 'queues', 'queues'],
   ['alarms', 'Alarms', 'alarms', 'alarms'],
   ['operations', 'Operations', 'operations', 'operations'],
 ];
@@ -38,6 +38,7 @@ function choose({ parts, query }) {
   const show = (title, module, props) => [title, html`<${View} module=${module} ...${props} />`];
   if (!ns) return show('Namespaces', 'home');
   if (ns === CLUSTER) return show('Cluster', 'cluster');
+  if (ns === CONNECTIONS) return show('Connections', 'connections');
   if (ns === HELP) return show('Help', 'help');
   if (part === 'new') return show('New task', 'edit', { ns });
   if (part === 'tasks' && name !== undefined) {
@@ -86,6 +87,9 @@ function useKeys(setOpen) {
 }
 
 function Sidebar({ ns, part }) {
+  // On a narrow screen the views are one line, of which the present one is shown.
+  useEffect(() => document.querySelector('nav [aria-current]')
+    ?.scrollIntoView({ block: 'nearest', inline: 'center' }), [ns, part]);
   const item = (parts, icon, text, isHere) => html`<a href=${href(parts)}
     aria-current=${isHere ? 'page' : undefined}><${Icon} name=${icon} />${text}</a>`;
   return html`<nav aria-label="Views">
@@ -95,6 +99,7 @@ function Sidebar({ ns, part }) {
         item(own ? [ns, own] : [ns], icon, text, (part ?? '') === own))}`}
     <h2>Broker</h2>
     ${item([CLUSTER], 'cluster', 'Cluster', ns === CLUSTER)}
+    ${isAdmin() && item([CONNECTIONS], 'connections', 'Connections', ns === CONNECTIONS)}
     ${item([HELP], 'help', 'Help', ns === HELP)}
   </nav>`;
 }

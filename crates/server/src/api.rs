@@ -7,15 +7,16 @@
 //! `namespace_pages` read one page from all partitions, `dead_letters` redrives, deletes and counts
 //! letters, `operations` changes all tasks that match, `alarms` reads alarms with their values and
 //! notices, `task_stats` counts, `live` makes the messages of live streams, `whoami` says what a
-//! token grants, `queue_list` sums up queues, `body` bounds what callers send, `held_answer` what
-//! they leave unread, and `limits` has what namespaces share. Every refusal is a
-//! [`Problem`](crate::problem::Problem).
+//! token grants, `queue_list` and `lane_list` sum up queues and lanes, `count_waiting` counts what
+//! waits in the store only, `body` bounds what callers send, `held_answer` what they leave unread,
+//! and `limits` has what namespaces share. Every refusal is a [`Problem`](crate::problem::Problem).
 
 pub(crate) mod alarms;
 mod begun_action;
 mod body;
 pub(crate) mod command_batch;
 pub(crate) mod count_tasks;
+mod count_waiting;
 mod dead_letters;
 mod explain_task;
 mod find_task;
@@ -24,6 +25,7 @@ mod grpc;
 mod held_answer;
 pub(crate) mod http;
 mod idempotency;
+mod lane_list;
 pub(crate) mod limits;
 mod live;
 pub(crate) mod live_feeds;

@@ -3,8 +3,11 @@
 //! Each broker answers for its own owners and workers ([`view_here`]). [`view_owner`] asks the
 //! owner of one partition, [`view_all`] all brokers of the cluster. Nothing here changes anything.
 
+use std::cmp::Reverse;
+use std::collections::HashMap;
+
 use punctual_core::BrokerId;
-use punctual_engine::{EngineError, LANES_MAX, OwnerView};
+use punctual_engine::{EngineError, LANES_MAX, LaneTarget, LaneView, OwnerView};
 
 use crate::broker::Broker;
 use crate::namespace_view::{NamespaceView, ViewQuery};
@@ -28,6 +31,9 @@ pub(crate) async fn view_here(
             Err(error) => return Err(error),
         }
     }
+    let (lanes, more_lanes) = merge_lanes(std::mem::take(&mut owner.lanes));
+    owner.lanes = lanes;
+    owner.more_lanes |= more_lanes;
     let (connections, connection_waits) = broker.telemetry.connections_now();
     Ok(NamespaceView {
         owner,
@@ -40,10 +46,33 @@ pub(crate) async fn view_here(
 
 fn add(sum: &mut OwnerView, view: OwnerView) {
     sum.lanes.extend(view.lanes);
-    sum.lanes.truncate(LANES_MAX);
+    sum.more_lanes |= view.more_lanes;
     sum.unread_since = [sum.unread_since, view.unread_since].into_iter().flatten().min();
     sum.share_used_up |= view.share_used_up;
     sum.store_away |= view.store_away;
+}
+
+/// Adds up the lanes to one target that several owners have. Returns at most [`LANES_MAX`], those
+/// with the most waiting tasks, and whether there are more.
+pub(crate) fn merge_lanes(lanes: impl IntoIterator<Item = LaneView>) -> (Vec<LaneView>, bool) {
+    let (mut merged, mut places) = (Vec::<LaneView>::new(), HashMap::<LaneTarget, usize>::new());
+    for lane in lanes {
+        let known = lane.target.as_ref().and_then(|target| places.get(target).copied());
+        if let Some(place) = known {
+            merged[place].add(lane);
+            continue;
+        }
+        if let Some(target) = &lane.target {
+            places.insert(target.clone(), merged.len());
+        }
+        merged.push(lane);
+    }
+    let more_lanes = merged.len() > LANES_MAX;
+    if more_lanes {
+        merged.sort_by_key(|lane| Reverse((lane.spilled_since.is_some(), lane.waiting)));
+        merged.truncate(LANES_MAX);
+    }
+    (merged, more_lanes)
 }
 
 /// Asks the broker that owns a partition. Returns `None` if the partition has no owner, or if its
@@ -82,4 +111,70 @@ pub(crate) fn address_of(broker: &Broker) -> String {
     let of_cluster =
         broker.cluster.as_ref().map(|cluster| BrokerId::to_string(&cluster.membership.me));
     of_cluster.unwrap_or_else(|| broker.address.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use punctual_core::{Queue, Reason, Timestamp};
+    use punctual_engine::LastFailure;
+
+    use super::*;
+
+    fn lane(queue: usize, waiting: usize) -> LaneView {
+        LaneView {
+            target: Some(LaneTarget::Queue(Queue::new(&format!("q{queue}")).unwrap())),
+            waiting,
+            unsent: 1,
+            in_flight: 2,
+            capacity: 3,
+            starved_since: None,
+            slow: false,
+            spilled_since: None,
+            oldest_overdue: None,
+            failed: 0,
+            last_failure: None,
+        }
+    }
+
+    #[test]
+    fn lanes_to_one_target_are_added_up() {
+        let at = Timestamp::from_millis;
+        let failure =
+            |millis| LastFailure { at: at(millis), reason: Reason::new("no"), retry_at: None };
+        let one = LaneView {
+            oldest_overdue: Some(at(9)),
+            failed: 1,
+            last_failure: Some(failure(5)),
+            ..lane(1, 4)
+        };
+        let other = LaneView {
+            oldest_overdue: Some(at(7)),
+            spilled_since: Some(at(8)),
+            slow: true,
+            failed: 2,
+            last_failure: Some(failure(6)),
+            ..lane(1, 5)
+        };
+        let (merged, more) = merge_lanes([one, lane(2, 0), other]);
+        let sum = LaneView {
+            unsent: 2,
+            in_flight: 4,
+            capacity: 6,
+            oldest_overdue: Some(at(7)),
+            spilled_since: Some(at(8)),
+            slow: true,
+            failed: 3,
+            last_failure: Some(failure(6)),
+            ..lane(1, 9)
+        };
+        assert_eq!((merged, more), (vec![sum, lane(2, 0)], false));
+    }
+
+    #[test]
+    fn of_too_many_lanes_those_with_the_most_waiting_tasks_are_kept() {
+        let lanes = (0..LANES_MAX + 2).map(|queue| lane(queue, queue));
+        let (merged, more) = merge_lanes(lanes);
+        assert_eq!((merged.len(), more), (LANES_MAX, true));
+        assert_eq!(merged.last(), Some(&lane(2, 2)));
+    }
 }

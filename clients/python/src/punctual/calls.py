@@ -79,6 +79,7 @@ ROUTES = (
         ("end", "key_prefix", "label", "from", "to", *_PAGE),
     ),
     Route("GET", "/v1/{namespace}/forecast", "forecast", ("for", "step", "at", "by")),
+    Route("GET", "/v1/{namespace}/lanes", "lanes"),
     Route("GET", "/v1/{namespace}/live", "live"),
     Route("GET", "/v1/{namespace}/operations", "operations"),
     Route("POST", "/v1/{namespace}/operations", "start_operation"),
@@ -745,6 +746,10 @@ class Calls:
     def queues(self) -> Call[Sequence[r.QueueInfo]]:
         """What waits in queues."""
         return self._get(self._path("queues"), _all("queues", r.QueueInfo))
+
+    def lanes(self) -> Call[r.Lanes]:
+        """What waits for each target, what is in flight to it, and what has failed lately."""
+        return self._get(self._path("lanes"), _as(r.Lanes))
 
     def workers(self) -> Call[Sequence[r.WorkerInfo]]:
         """The workers of the namespace."""

@@ -418,6 +418,41 @@ class WorkerInfo(Record):
     since = instant("since")
 
 
+class LaneFailure(Record):
+    """The last failed attempt of a lane. `retry_at`: the receiver asked for a pause."""
+
+    schema: ClassVar[Schemas] = ("LaneFailure",)
+    at = instant("at")
+    reason = text("reason")
+    retry_at = instant_or_none("retry_at")
+
+
+class LaneInfo(Record):
+    """What waits for a target, what is in flight to it, and how many attempts failed in the last 15 minutes."""
+
+    schema: ClassVar[Schemas] = ("LaneInfo",)
+    kind = text("kind")
+    target = text("target")
+    connection = text_or_none("connection")
+    state = text("state")
+    since = instant_or_none("since")
+    waiting = integer("waiting")
+    more = boolean("more")
+    in_flight = integer("in_flight")
+    capacity = integer("capacity")
+    oldest_overdue_ms = integer("oldest_overdue_ms")
+    failed = integer("failed")
+    last_failure = converted_or_none("last_failure", LaneFailure)
+
+
+class Lanes(Record):
+    """The lanes of a namespace. Not `complete`: there are more, with fewer waiting tasks."""
+
+    schema: ClassVar[Schemas] = ("Lanes",)
+    lanes = values("lanes", LaneInfo)
+    complete = boolean("complete")
+
+
 class CountedNamespace(Record):
     schema: ClassVar[Schemas] = ("CountedNamespace",)
     name = text("name")

@@ -12,8 +12,8 @@ use super::Namespace;
 use crate::brokers::channel::TasksStub;
 use crate::client::unary::RetryWhen;
 use crate::record::{
-    DeadGroupFilter, DeadGroups, DeadLetters, Explanation, FireEnd, FirePage, Forecast, QueueInfo,
-    Redriven, Stats, WorkerInfo,
+    DeadGroupFilter, DeadGroups, DeadLetters, Explanation, FireEnd, FirePage, Forecast, LaneList,
+    QueueInfo, Redriven, Stats, WorkerInfo,
 };
 use crate::task::Task;
 use crate::time::millis_up;
@@ -257,6 +257,16 @@ impl Namespace {
         let request = v1::NamespaceRequest { namespace: self.name.to_string() };
         let answer = call!(self, RetryWhen::Always, workers, request)?;
         Ok(answer.workers.into_iter().map(record::worker).collect())
+    }
+
+    /// Lists the targets that have due tasks, deliveries in flight, or attempts that failed in the
+    /// last 15 minutes.
+    ///
+    /// # Errors
+    /// Any [`Error`].
+    pub async fn lanes(&self) -> Result<LaneList, Error> {
+        let request = v1::NamespaceRequest { namespace: self.name.to_string() };
+        call!(self, RetryWhen::Always, lanes, request).map(record::lanes)
     }
 
     fn task_request(&self, key_or_id: impl Into<String>) -> v1::TaskRequest {

@@ -1,4 +1,4 @@
-//! Converts fires, dead letters, explanations, counts, queues and workers.
+//! Converts fires, dead letters, explanations, counts, queues, lanes and workers.
 
 use std::time::Duration;
 
@@ -8,8 +8,8 @@ use super::{error, non_empty, task};
 use crate::delivery::{FireId, Occasion};
 use crate::record::{
     Attempt, DeadGroup, DeadGroups, DeadLetterInfo, DeadLetters, Explanation, FireEnd, FireInfo,
-    FirePage, Forecast, NextFire, QueueInfo, Redriven, SkippedTimes, Stats, WebhookAnswer,
-    WorkerInfo,
+    FirePage, Forecast, LaneFailure, LaneInfo, LaneList, NextFire, QueueInfo, Redriven,
+    SkippedTimes, Stats, WebhookAnswer, WorkerInfo,
 };
 use crate::task_id::TaskId;
 use crate::{Error, Timestamp};
@@ -181,6 +181,31 @@ pub(crate) fn queue(queue: v1::QueueInfo) -> QueueInfo {
         in_flight: queue.in_flight,
         workers: queue.workers,
         oldest_overdue: Duration::from_millis(queue.oldest_overdue_ms),
+    }
+}
+
+pub(crate) fn lanes(answer: v1::LanesResponse) -> LaneList {
+    LaneList { lanes: answer.lanes.into_iter().map(lane).collect(), complete: answer.complete }
+}
+
+fn lane(lane: v1::LaneInfo) -> LaneInfo {
+    LaneInfo {
+        kind: lane.kind,
+        target: lane.target,
+        connection: non_empty(lane.connection),
+        state: lane.state,
+        since: lane.since_ms.map(Timestamp::from_millis),
+        waiting: lane.waiting,
+        more: lane.more,
+        in_flight: lane.in_flight,
+        capacity: lane.capacity,
+        oldest_overdue: Duration::from_millis(lane.oldest_overdue_ms),
+        failed: lane.failed,
+        last_failure: lane.last_failure.map(|failure| LaneFailure {
+            at: Timestamp::from_millis(failure.at_ms),
+            reason: failure.reason,
+            retry_at: failure.retry_at_ms.map(Timestamp::from_millis),
+        }),
     }
 }
 

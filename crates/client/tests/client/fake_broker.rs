@@ -411,6 +411,13 @@ impl v1::tasks_server::Tasks for FakeServices {
         Err(Status::not_found("the fake broker has no tasks"))
     }
 
+    async fn lanes(
+        &self,
+        _: Request<v1::NamespaceRequest>,
+    ) -> Result<Response<v1::LanesResponse>, Status> {
+        Err(Status::not_found("the fake broker has no tasks"))
+    }
+
     async fn dead_groups(
         &self,
         _: Request<v1::NamespaceRequest>,

@@ -68,7 +68,7 @@ impl Owner {
             if let Some(spilled) = self.deliveries.lanes.start_refill(lane, self.tasks.queued()) {
                 self.loader.refill_from(spilled);
             }
-            self.deliveries.lanes.close_if_idle(lane);
+            self.deliveries.lanes.close_if_idle(lane, now);
         }
     }
 

@@ -6,16 +6,18 @@
 //! their own. At most [`QUEUED_MAX`] tasks of a lane wait in memory; the others are spilled, which
 //! means that they stay in the store and are loaded again later (a refill).
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 use punctual_core::{
     ConnectionName, Namespace, NewTask, Outcome, Queue, Target, Task, TaskId, Timestamp,
+    origin_group,
 };
 use punctual_store::Position;
 use rapidhash::fast::RandomState;
 use slab::Slab;
 
+use crate::delivery::lane_failures::{ClosedLanes, LaneFailures, LastFailure};
 use crate::delivery::permit::SendPermit;
 use crate::loaded::budget::Budget;
 use crate::loaded::loaded_ref::LoadedRef;
@@ -72,6 +74,18 @@ impl LaneTarget {
             Target::Grpc(grpc) => Self::Origin(grpc.origin().into()),
         }
     }
+
+    /// The name of the target, as [`Target::group`] has it.
+    #[must_use]
+    pub fn group(&self) -> String {
+        match self {
+            Self::Origin(origin) => origin_group(origin).to_owned(),
+            Self::Queue(queue) => format!("queue {}", queue.as_str()),
+            Self::Mail => "mail".to_owned(),
+            Self::Sink(connection, lane) if lane.is_empty() => connection.to_string(),
+            Self::Sink(connection, lane) => format!("{connection} {lane}"),
+        }
+    }
 }
 
 impl LaneId {
@@ -87,6 +101,10 @@ impl LaneId {
     /// Whether this is the lane of a task.
     fn is_of(&self, definition: &NewTask) -> bool {
         self.is_to(&definition.target) && self.namespace == definition.namespace
+    }
+
+    pub(crate) const fn namespace(&self) -> &Namespace {
+        &self.namespace
     }
 
     pub(crate) const fn target(&self) -> &LaneTarget {
@@ -179,6 +197,7 @@ pub(crate) struct Lane {
     refilling: bool,
     /// Is among the lanes to be served.
     ready: bool,
+    failures: Option<Box<LaneFailures>>,
 }
 
 /// A delivery that was handed to its courier.
@@ -296,6 +315,23 @@ impl Lane {
         late.into_iter().chain(on_time).collect()
     }
 
+    /// The failed attempts of the lane.
+    pub(crate) fn failures(&self) -> Option<&LaneFailures> {
+        self.failures.as_deref()
+    }
+
+    fn count_failure(&mut self, failure: LastFailure) {
+        match &mut self.failures {
+            Some(failures) => failures.add(failure),
+            None => self.failures = Some(Box::new(LaneFailures::first(failure))),
+        }
+    }
+
+    /// Whether a receiver gets fewer deliveries at once, because it has not answered in time.
+    pub(crate) fn is_slow(&self) -> bool {
+        matches!(self.id.target, LaneTarget::Origin(_)) && self.capacity < INFLIGHT_MAX
+    }
+
     /// Since when the lane has no capacity.
     pub(crate) const fn starved_since(&self) -> Option<Timestamp> {
         self.starved_since
@@ -328,8 +364,10 @@ pub(crate) struct Lanes {
     last: Option<LaneNo>,
     /// What the workers of queues ask for, also of queues that have no lane now.
     capacities: HashMap<LaneId, usize, RandomState>,
-    /// Connections that are away: their lanes have no capacity.
-    away: HashSet<ConnectionName, RandomState>,
+    /// Connections that are away, and since when: their lanes have no capacity.
+    away: HashMap<ConnectionName, Timestamp, RandomState>,
+    /// Lanes that were closed and have failed lately.
+    closed: ClosedLanes,
     /// Lanes that may have something to send.
     ready: Vec<LaneNo>,
     /// How many lanes are being refilled.
@@ -354,7 +392,8 @@ impl Lanes {
             by_id: HashMap::default(),
             last: None,
             capacities: HashMap::default(),
-            away: HashSet::default(),
+            away: HashMap::default(),
+            closed: ClosedLanes::default(),
             ready: Vec::new(),
             refilling: 0,
             may_be_starved: false,
@@ -372,13 +411,9 @@ impl Lanes {
             return number;
         }
         let id = LaneId::of(definition);
-        let capacity = match id.target {
-            LaneTarget::Origin(_) => INFLIGHT_MAX,
-            LaneTarget::Mail => INFLIGHT_MIN,
-            LaneTarget::Sink(ref connection, _) if self.away.contains(connection) => 0,
-            LaneTarget::Sink(..) => SINK_INFLIGHT_MAX,
-            LaneTarget::Queue(_) => self.capacities.get(&id).copied().unwrap_or(0),
-        };
+        let capacity = self.first_capacity(&id);
+        let starved_since = (capacity == 0).then(|| self.away_since(&id).unwrap_or(now));
+        let failures = self.closed.take(&id).map(Box::new);
         let slot = self.lanes.insert(Lane {
             id: id.clone(),
             on_time: VecDeque::new(),
@@ -388,14 +423,46 @@ impl Lanes {
             claiming: 0,
             handed_out: VecDeque::new(),
             capacity,
-            starved_since: (capacity == 0).then_some(now),
+            starved_since,
             spilled: None,
             refilling: false,
             ready: false,
+            failures,
         });
         let number = LaneNo::new(slot);
         self.by_id.insert(id, number);
         number
+    }
+
+    /// The capacity of a lane that is opened now.
+    pub(crate) fn first_capacity(&self, id: &LaneId) -> usize {
+        match &id.target {
+            LaneTarget::Origin(_) => INFLIGHT_MAX,
+            LaneTarget::Mail => INFLIGHT_MIN,
+            LaneTarget::Sink(connection, _) if self.away.contains_key(connection) => 0,
+            LaneTarget::Sink(..) => SINK_INFLIGHT_MAX,
+            LaneTarget::Queue(_) => self.capacities.get(id).copied().unwrap_or(0),
+        }
+    }
+
+    /// Since when the connection of a lane is away.
+    pub(crate) fn away_since(&self, id: &LaneId) -> Option<Timestamp> {
+        match &id.target {
+            LaneTarget::Sink(connection, _) => self.away.get(connection).copied(),
+            LaneTarget::Origin(_) | LaneTarget::Queue(_) | LaneTarget::Mail => None,
+        }
+    }
+
+    /// Returns the lanes of a namespace that were closed and have failed lately.
+    pub(crate) fn closed_of(
+        &self,
+        namespace: &Namespace,
+        now: Timestamp,
+    ) -> impl Iterator<Item = (LaneId, &LaneFailures)> {
+        let closed = self.closed.of_namespace(namespace, now);
+        closed.map(|(target, failures)| {
+            (LaneId { namespace: namespace.clone(), target: target.clone() }, failures)
+        })
     }
 
     /// Returns the lane of a task, if there is one.
@@ -571,13 +638,16 @@ impl Lanes {
     }
 
     /// A delivery of a lane is over.
-    pub(crate) fn ended(&mut self, share: LaneShare, outcome: Option<&Outcome>) {
+    pub(crate) fn ended(&mut self, share: LaneShare, outcome: Option<&Outcome>, now: Timestamp) {
         self.in_flight -= 1;
         let lane = &mut self.lanes[share.lane.0 as usize];
         lane.in_flight -= 1;
         self.in_flight_to_queues -= usize::from(lane.id.queue().is_some());
         lane.forget_sent();
         lane.adapt(outcome);
+        if let Some(failure) = outcome.and_then(|outcome| LastFailure::of(outcome, now)) {
+            lane.count_failure(failure);
+        }
         self.shares.subtract(&lane.id.namespace, share.weight);
         self.wake(share.lane);
         self.wake_without_share();
@@ -629,9 +699,13 @@ impl Lanes {
         now: Timestamp,
     ) {
         match state {
-            ConnectionState::Away => self.away.insert(connection.clone()),
-            ConnectionState::Ready => self.away.remove(connection),
-        };
+            ConnectionState::Away => {
+                self.away.entry(connection.clone()).or_insert(now);
+            }
+            ConnectionState::Ready => {
+                self.away.remove(connection);
+            }
+        }
         let is_to =
             |lane: &Lane| matches!(&lane.id.target, LaneTarget::Sink(to, _) if to == connection);
         let lanes: Vec<_> =
@@ -660,7 +734,7 @@ impl Lanes {
     }
 
     /// Closes a lane without waiting, spilled or in-flight tasks.
-    pub(crate) fn close_if_idle(&mut self, number: LaneNo) {
+    pub(crate) fn close_if_idle(&mut self, number: LaneNo, now: Timestamp) {
         let Some(lane) = self.lanes.get(number.0 as usize) else {
             return;
         };
@@ -668,6 +742,9 @@ impl Lanes {
             let lane = self.lanes.remove(number.0 as usize);
             self.by_id.remove(&lane.id);
             self.last = None;
+            if let Some(failures) = lane.failures {
+                self.closed.keep(&lane.id, *failures, now);
+            }
         }
     }
 }
@@ -730,12 +807,12 @@ mod tests {
             (Some(Outcome::Expired), 65),
         ] {
             let share = lanes.sent(number, &task("a", "http://h"));
-            lanes.ended(share, outcome.as_ref());
+            lanes.ended(share, outcome.as_ref(), NOW);
             assert_eq!(lanes.get_mut(number).capacity, want, "{outcome:?}");
         }
         for _ in 0..9 {
             let share = lanes.sent(number, &task("a", "http://h"));
-            lanes.ended(share, Some(&Outcome::Expired));
+            lanes.ended(share, Some(&Outcome::Expired), NOW);
         }
         assert_eq!(lanes.get_mut(number).capacity, INFLIGHT_MIN);
     }

@@ -30,7 +30,7 @@ impl Owner {
             };
             let is_recalled = report.is_recalled();
             report.close_permit();
-            self.deliveries.lanes.ended(route.share, report.outcome.as_ref());
+            self.deliveries.lanes.ended(route.share, report.outcome.as_ref(), now);
             if !is_recalled {
                 self.settle_at(route.task, report, now);
             }

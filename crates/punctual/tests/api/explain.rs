@@ -118,6 +118,39 @@ fn queues_and_workers_are_listed() {
     assert_eq!((status, &problem["field"]), (422, &json!("worker")));
 }
 
+/// The lanes of all owners of a broker are added up, over HTTP and gRPC.
+#[tokio::test]
+async fn lanes_are_listed_with_what_waits_and_what_has_failed() {
+    let broker = TestBroker::start(&["--partitions", "4"]);
+    assert_eq!(get(&broker, "/lanes"), (200, json!({"lanes": [], "complete": true})));
+    let (status, problem) = get(&broker, "/lanes?limit=1");
+    assert_eq!((status, &problem["field"]), (400, &json!("limit")));
+    let dead = r#"{"in": "0s", "retry": {"attempts_max": 1},
+        "target": {"http": {"url": "http://127.0.0.1:1/"}}}"#;
+    for number in 0..12 {
+        broker.put(&format!("queued-{number}"), r#"{"in": "0s", "target": {"queue": "q"}}"#);
+        broker.put(&format!("dead-{number}"), dead);
+    }
+    let lanes = eventually(|| {
+        let (_, answer) = get(&broker, "/lanes");
+        let lanes = answer["lanes"].as_array().unwrap().clone();
+        let is_whole = lanes.len() == 2 && lanes[0]["failed"] == 12 && lanes[1]["waiting"] == 12;
+        is_whole.then_some(lanes)
+    });
+    let shown = |at: usize, names: [&str; 4]| names.map(|name| lanes[at][name].clone());
+    let http = [json!("http"), json!("http://127.0.0.1:1"), json!("ready"), json!(0)];
+    assert_eq!(shown(0, ["kind", "target", "state", "waiting"]), http);
+    assert!(lanes[0]["last_failure"]["reason"].is_string(), "{lanes:#?}");
+    let queue = [json!("queue"), json!("queue q"), json!("no_workers"), json!(0)];
+    assert_eq!(shown(1, ["kind", "target", "state", "failed"]), queue);
+    assert!(lanes[1]["since"].is_string(), "{lanes:#?}");
+    let client = Client::connect(format!("http://{}", broker.address)).unwrap();
+    let list = client.namespace("shop").lanes().await.unwrap();
+    assert_eq!((list.lanes.len(), list.complete), (2, true));
+    assert_eq!((list.lanes[0].failed, list.lanes[1].waiting), (12, 12), "{list:?}");
+    assert!(list.lanes[0].last_failure.is_some() && list.lanes[1].since.is_some(), "{list:?}");
+}
+
 #[tokio::test]
 async fn a_worker_on_a_stream_is_listed_with_its_load() {
     let broker = TestBroker::start(&[]);

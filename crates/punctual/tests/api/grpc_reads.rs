@@ -123,6 +123,7 @@ async fn a_call_of_another_namespace_is_refused() {
         bank.forecast(HOUR, HOUR).await.map(drop),
         bank.queues().await.map(drop),
         bank.workers().await.map(drop),
+        bank.lanes().await.map(drop),
     ];
     for refused in refused {
         assert_eq!(status(refused), 403);

@@ -49,6 +49,7 @@ fn each_right_opens_its_routes_and_no_others() {
         ("GET", "/v1/shop/forecast", "", read),
         ("GET", "/v1/shop/queues", "", read),
         ("GET", "/v1/shop/workers", "", read),
+        ("GET", "/v1/shop/lanes", "", read),
         ("POST", "/v1/shop/tasks/a/touch", r#"{"in": "2h"}"#, change),
         ("POST", "/v1/shop/touch", r#"{"keys": ["x"]}"#, change),
         ("POST", "/v1/shop/touch", r#"{"keys": [], "create": {}}"#, produce),

@@ -93,6 +93,7 @@ fn every_broker_explains_every_task_and_lists_the_queues_and_workers_of_all() {
     same_answer(&clients, "/fires?end=dead", three, whole);
 
     check_queues_and_workers(&clients);
+    check_lanes(&clients);
 
     // The partitions of a broker that was killed have no owner until its lease has ended.
     let killed = cluster.client(0).address.to_string();
@@ -156,4 +157,22 @@ fn check_queues_and_workers(clients: &[BrokerClient]) {
     };
     same_answer(clients, "/queues", adds_up, counts);
     drop(workers);
+}
+
+/// Asserts that all brokers add up the lanes of all owners: each has one failing and one dead task
+/// of the receiver, and one task of a queue without workers.
+fn check_lanes(clients: &[BrokerClient]) {
+    let names = ["kind", "target", "state", "waiting", "in_flight", "failed"];
+    let counts = |page: &Value| {
+        let lanes = page["lanes"].as_array().unwrap().iter();
+        let lanes = lanes.filter(|lane| lane["target"] != "queue busy");
+        json!(lanes.map(|lane| names.map(|name| &lane[name])).collect::<Vec<_>>())
+    };
+    let adds_up = |page: &Value| {
+        let shown = counts(page);
+        page["complete"] == true
+            && (&shown[0][0], &shown[0][5]) == (&json!("http"), &json!(6))
+            && shown[1] == json!(["queue", "queue unserved", "no_workers", 3, 0, 0])
+    };
+    same_answer(clients, "/lanes", adds_up, counts);
 }

@@ -16,7 +16,7 @@ fn axe() -> String {
     })
 }
 
-const VIEWS: [&str; 18] = [
+const VIEWS: [&str; 19] = [
     "",
     "#/shop",
     "#/shop/tasks",
@@ -34,6 +34,7 @@ const VIEWS: [&str; 18] = [
     "#/shop/alarms?new=1",
     "#/shop/operations",
     "#/~cluster",
+    "#/~connections",
     "#/~help",
 ];
 

@@ -9,6 +9,7 @@ mod accessibility;
 mod browser;
 mod bulk;
 mod clusters;
+mod connections;
 mod input;
 mod keyboard;
 mod letters;

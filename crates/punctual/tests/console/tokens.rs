@@ -103,6 +103,10 @@ fn a_token_that_may_only_read_has_no_buttons() {
         assert!(found.is_empty(), "{view} has {found:?}");
         assert_eq!(page.text_of("main input[type=checkbox]"), None, "{view}");
     }
+    // Connections are not offered, and not shown to one who knows the address.
+    assert_eq!(page.text_of("nav a[href='#/~connections']"), None);
+    page.go("#/~connections");
+    page.wait_for("An admin token is needed");
     // The same views have them for a token that may do everything: the list above is not empty.
     page.click_text("Sign out");
     sign_in(&page, "owner");

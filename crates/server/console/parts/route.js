@@ -6,6 +6,7 @@ import { signal } from './signal.js';
 // Pages that belong to no namespace begin with a character that no namespace can have.
 export const CLUSTER = '~cluster';
 export const HELP = '~help';
+export const CONNECTIONS = '~connections';
 
 const decode = (text) => {
   try {

@@ -3,7 +3,6 @@
 import { html, useEffect, useLayoutEffect, useReducer, useState } from '../vendor/preact-htm.js';
 import { refreshes } from './session.js';
 import { signal, useSignal } from './signal.js';
-import { indent } from './json.js';
 
 // Paths on a grid of 16.
 const ICONS = {
@@ -28,6 +27,7 @@ const ICONS = {
   alarms: 'M4 11.5V7.5a4 4 0 0 1 8 0v4l1.2 1H2.8zM7 14h2',
   operations: 'M3 3.5h6M3 8h10M3 12.5h4M11 2v3M6 6.5v3M9 11v3',
   cluster: 'M8 2.5v4M8 6.5 3.5 12M8 6.5l4.5 5.5M3 12h1M12 12h1M7.5 2.5h1',
+  connections: 'M6 2v4M10 2v4M4 6h8v2a4 4 0 0 1-8 0zM8 12v2.5',
   help: 'M6 6a2 2 0 1 1 2.7 1.9C8.2 8.2 8 8.6 8 9.5M8 12v.3',
 };
 export const Icon = ({ name }) => html`<svg class="icon" viewBox="0 0 16 16" aria-hidden="true">
@@ -144,29 +144,6 @@ export async function copy(text) {
 export const Copy = ({ text, label = 'Copy' }) => html`
   <${Button} kind="quiet" icon="copy" aria-label=${label} title=${label}
     onClick=${() => copy(text)} />`;
-
-const SHOWN_MAX = 64 * 1024;
-
-export function download(name, text, type) {
-  const address = URL.createObjectURL(new Blob([text], { type }));
-  const link = Object.assign(document.createElement('a'), { href: address, download: name });
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(address), 1000);
-}
-
-// A value of a user, always as text. Long ones are cut, and can be downloaded whole.
-export function Value({ text, name, json }) {
-  const cut = text.length > SHOWN_MAX;
-  const shown = cut ? text.slice(0, SHOWN_MAX) : json ? indent(text) : text;
-  const type = json ? 'application/json' : 'text/plain';
-  return html`<div class="value">
-    <pre tabindex="0" aria-label=${name}>${shown}</pre>
-    <div class="side">
-      ${cut && html`<span>the first 64 KB of ${Math.ceil(text.length / 1024)} KB</span>`}
-      <${Copy} text=${text} label=${`Copy ${name}`} />
-      ${cut && html`<${Button} onClick=${() => download(name, text, type)}>Download</${Button}>`}
-    </div></div>`;
-}
 
 export function Field({ label, hint, problem, children }) {
   return html`<label class=${`field ${problem ? 'bad' : ''}`}><span>${label}</span>${children}

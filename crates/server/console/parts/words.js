@@ -22,5 +22,5 @@ export function targetWords(target) {
 }
 
 // What an attempt ended with, in few words.
-export const outcomeWords = (attempt) =>
-  [attempt.outcome ?? 'in flight', attempt.status, attempt.reason].filter(Boolean).join(' · ');
+export const outcomeWords = ({ outcome, status, reason }) => [outcome ?? 'in flight',
+  !reason?.includes(status) && status, reason].filter(Boolean).join(' · ');

@@ -85,7 +85,7 @@ function Editor({ ns, of }) {
           setFields(CONDITIONS[next]);
         }} /></${Field}>
       ${Object.entries(fields).map(([field, value]) => html`<${Field} key=${field}
-        label=${field.replace('_', ' ')}>${input(value, (text) =>
+        label=${field[0].toUpperCase() + field.slice(1).replace('_', ' ')}>${input(value, (text) =>
           setFields({ ...fields, [field]: text }))}</${Field}>`)}
       <${Field} label="Notice to"><${Select} options=${RECEIVERS} value=${to} onPick=${setTo} />
       </${Field}>

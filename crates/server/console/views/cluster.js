@@ -51,7 +51,7 @@ const clockWords = (ahead) => (ahead == null ? '–'
 function Brokers({ brokers, leader }) {
   return html`<div class="scroll"><table><caption class="unseen">Brokers</caption><thead><tr>
       <th>Broker</th><th>Role</th><th class="num">Partitions</th><th>Last heartbeat</th>
-      <th>Clock, by that of the store</th></tr>
+      <th class="num">Clock, by that of the store</th></tr>
     </thead>
     <tbody>${brokers.map(({ address, partitions, last_heartbeat: beat, clock_ahead_ms: ahead },
       at) => html`<tr>
@@ -85,7 +85,7 @@ export default function Cluster() {
     <${Loaded} from=${topology}>${({ brokers, leader }) => html`
       <${Panel} id="brokers" title=${plural(brokers.length, 'broker')}>
         <${Brokers} brokers=${brokers} leader=${leader} /></${Panel}>
-      <${Panel} id="partitions" title="Partitions by the number of their owner">
+      <${Panel} id="partitions" title="Partitions, each with the number of its owner">
         <${Grid} brokers=${brokers} /></${Panel}>`}</${Loaded}>
     <${Panel} id="moves" title="Changes since the page was opened">${moves.length
       ? html`<ul class="plain">${moves.map(({ at, text }) => html`<li><${Time} at=${at} /> ${text}

@@ -5,13 +5,13 @@ import { html, useMemo } from '../vendor/preact-htm.js';
 import { get } from '../parts/api.js';
 import { Chart, LagHistogram, hourName } from '../parts/charts.js';
 import { HeatMap } from '../parts/heat.js';
+import { LaneTable, laneWarnings } from '../parts/lanes.js';
 import { live } from '../parts/live.js';
 import { href, setQuery } from '../parts/route.js';
 import { useSignal } from '../parts/signal.js';
 import { hourStart, inZone, iso, now, span, zone, zoneName } from '../parts/time.js';
 import { Icon, Lazy, Loaded, Panel, Select, State, useLoad } from '../parts/ui.js';
 import { count, lag, plural } from '../parts/words.js';
-import { QueueTable } from './queues.js';
 
 const firstSteps = () => import('../parts/steps.js');
 const STATES = ['scheduled', 'firing', 'paused', 'done', 'dead', 'cancelled'];
@@ -48,7 +48,7 @@ function Rates({ ns }) {
 }
 
 // What an operator should look at, in words.
-function warnings(ns, stats, queues) {
+function warnings(ns, stats, lanes) {
   const found = [];
   if (stats.oldest_overdue_ms > 5000) {
     const query = { state: 'scheduled', to: stats.oldest_overdue };
@@ -59,11 +59,7 @@ function warnings(ns, stats, queues) {
     found.push([`${plural(stats.dead_letters, 'dead letter')} to redrive or delete.`,
       href([ns, 'dead'])]);
   }
-  for (const queue of queues.filter(({ waiting, workers }) => waiting && !workers)) {
-    found.push([`Queue ${queue.name} has ${plural(queue.waiting, 'due task')} and no worker.`,
-      href([ns, 'queues'])]);
-  }
-  return found;
+  return [...found, ...laneWarnings(ns, lanes)];
 }
 
 function SeriesPanels({ series, range }) {
@@ -92,8 +88,7 @@ function SeriesPanels({ series, range }) {
       <p class="dim">${series.since ? `Measured since ${inZone(series.since)}.`
         : 'Nothing was measured yet.'}</p></${Panel}>
     <${Panel} id="lag" title="Lag over time">
-      <${Chart} times=${times} series=${lags} log label="Lag percentiles over time" /></${Panel}>
-    <${Panel} id="histogram" title="Lag of fires"><${LagPanel} series=${series} /></${Panel}>`;
+      <${Chart} times=${times} series=${lags} log label="Lag percentiles over time" /></${Panel}>`;
 }
 
 // Percentiles of all points together, from the buckets: the bound that so many do not exceed.
@@ -130,7 +125,7 @@ export default function NamespaceView({ ns, query }) {
   const zoned = useSignal(zone);
   const every = { every: REFRESH_MS };
   const stats = useLoad((stop) => get([ns, 'stats'], {}, stop), [ns], every);
-  const queues = useLoad((stop) => get([ns, 'queues'], {}, stop), [ns], every);
+  const lanes = useLoad((stop) => get([ns, 'lanes'], {}, stop), [ns], every);
   // Overdue fires count in the first step, so it is the present hour and not midnight.
   const start = hourStart(now());
   const forecast = useLoad((stop) =>
@@ -141,7 +136,7 @@ export default function NamespaceView({ ns, query }) {
     return html`<h1>${ns}</h1><${Panel} id="steps" title="No task yet: first steps">
       <${Lazy} load=${firstSteps} ns=${ns} /></${Panel}>`;
   }
-  const waits = stats.data ? warnings(ns, stats.data, queues.data?.queues ?? []) : [];
+  const waits = stats.data ? warnings(ns, stats.data, lanes.data?.lanes ?? []) : [];
   return html`<h1>${ns}</h1>
     <${Loaded} from=${stats}>${(data) => html`<${Tiles} ns=${ns} stats=${data} />`}</${Loaded}>
     <${Rates} ns=${ns} />
@@ -156,9 +151,13 @@ export default function NamespaceView({ ns, query }) {
     <div class="columns">
       <${Loaded} from=${series}>${(data) => html`<${SeriesPanels} series=${data}
         range=${range} />`}</${Loaded}>
-      <${Panel} id="queues" title="Queues" side=${html`
-        <a href=${href([ns, 'queues'])}>Queues and workers</a>`}>
-        <${Loaded} from=${queues}>${(data) => html`<${QueueTable} ns=${ns} of=${data.queues} />`}
+    </div>
+    <div class="columns beside">
+      <${Panel} id="histogram" title="Lag of fires"><${Loaded} from=${series}>${(data) => html`
+        <${LagPanel} series=${data} />`}</${Loaded}></${Panel}>
+      <${Panel} id="lanes" title="Targets" side=${html`
+        <a href=${href([ns, 'queues'])}>Targets, queues and workers</a>`}>
+        <${Loaded} from=${lanes}>${(data) => html`<${LaneTable} ns=${ns} of=${data} />`}
         </${Loaded}></${Panel}>
     </div>`;
 }

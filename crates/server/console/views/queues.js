@@ -1,8 +1,9 @@
-// Queues and the workers that take from them. A worker that disappears while the page is open stays
-// in the list, with the time at which it was gone.
+// What waits for each target, queues, and the workers that take from them. A worker that disappears
+// while the page is open stays in the list, with the time at which it was gone.
 
 import { html, useRef } from '../vendor/preact-htm.js';
 import { get } from '../parts/api.js';
+import { LaneTable } from '../parts/lanes.js';
 import { href } from '../parts/route.js';
 import { Ago, Time, inZone, now, span } from '../parts/time.js';
 import { Empty, Loaded, Panel, State, useLoad } from '../parts/ui.js';
@@ -12,7 +13,7 @@ const POLL_MS = 2000;
 // Workers that are gone and still shown.
 const GONE_MAX = 50;
 
-export function QueueTable({ of }) {
+function QueueTable({ of }) {
   if (!of.length) return html`<${Empty}>No queue has due tasks or workers.</${Empty}>`;
   return html`<div class="scroll"><table><caption class="unseen">Queues</caption><thead><tr>
       <th>Queue</th><th class="num">Waiting</th><th class="num">In flight</th>
@@ -60,9 +61,9 @@ function Workers({ workers }) {
       <th scope="row">${worker.name ?? html`<span class="dim">unnamed</span>`}</th>
       <td>${worker.goneAt ? html`<${State} of="gone" text=${`gone at ${inZone(worker.goneAt)}`} />`
         : html`<${State} of="alive" text="connected" />`}</td>
-      <td class="num">${worker.address ?? '–'}</td><td>${worker.queues.join(', ')}</td>
+      <td>${worker.address ?? '–'}</td><td>${worker.queues.join(', ')}</td>
       <td class="num">${count(worker.in_flight)}</td><td class="num">${count(worker.credit)}</td>
-      <td class="num">${worker.broker}</td>
+      <td>${worker.broker}</td>
       <td><${Time} at=${worker.since} /> <span class="dim"><${Ago} at=${worker.since} /></span></td>
     </tr>`)}</tbody></table></div>`;
 }
@@ -71,7 +72,10 @@ export default function Queues({ ns }) {
   const every = { every: POLL_MS };
   const queues = useLoad((stop) => get([ns, 'queues'], {}, stop), [ns], every);
   const workers = useLoad((stop) => get([ns, 'workers'], {}, stop), [ns], every);
-  return html`<h1>Queues and workers</h1>
+  const lanes = useLoad((stop) => get([ns, 'lanes'], {}, stop), [ns], every);
+  return html`<h1>Targets, queues and workers</h1>
+    <${Panel} id="lanes" title="Targets"><${Loaded} from=${lanes}>${(data) =>
+      html`<${LaneTable} ns=${ns} of=${data} all />`}</${Loaded}></${Panel}>
     <${Panel} id="queues" title="Queues"><${Loaded} from=${queues}>${(data) =>
       html`<${QueueTable} of=${data.queues} />`}</${Loaded}></${Panel}>
     <${Panel} id="workers" title="Workers"><${Loaded} from=${workers}>${(data) =>

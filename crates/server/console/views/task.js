@@ -9,8 +9,9 @@ import { Life, moments } from '../parts/life.js';
 import { href } from '../parts/route.js';
 import { kindOf, scheduleWords } from '../parts/schedule_words.js';
 import { may } from '../parts/session.js';
-import { Ago, Time, millis, now, span } from '../parts/time.js';
-import { Button, Copy, Empty, Facts, Loaded, Panel, State, Value, useLoad } from '../parts/ui.js';
+import { Ago, Time, inZone, millis, now, span } from '../parts/time.js';
+import { Button, Copy, Empty, Facts, Loaded, Panel, State, useLoad } from '../parts/ui.js';
+import { Value } from '../parts/value.js';
 import { count, lag, outcomeWords, targetWords } from '../parts/words.js';
 
 // A task that fires within this time, or is firing, is loaded again more often.
@@ -68,9 +69,12 @@ function Answer({ of }) {
     </details>`;
 }
 
-function FireRow({ fire, result }) {
+function FireRow({ fire, result, state }) {
+  const waits = !fire.end && state !== 'firing';
   return html`<details class="fire"><summary>
-      <${State} of=${fire.end ?? 'firing'} /> <${Time} at=${fire.fire_at} full />
+      <${State} of=${fire.end ?? (waits ? 'waiting' : 'firing')}
+        text=${waits ? 'not ended' : undefined} />${' '}
+      <${Time} at=${fire.fire_at} full />${' '}
       <span class="dim">${fire.occasion}, lag ${lag(fire.lag_ms)},${' '}
         ${fire.attempts?.length === 1 ? '1 attempt' : `${fire.attempts?.length ?? 0} attempts`}
         ${fire.skipped && `, ${count(fire.skipped.fires)} skipped: ${fire.skipped.reason}`}</span>
@@ -103,12 +107,16 @@ function Payload({ task, raw }) {
     <${Value} name="payload" text=${text} />`;
 }
 
-function Next({ of }) {
+// What the broker says in words has instants in UTC.
+const localized = (text) => text.replace(/\b\d{4}-\d\d-\d\dT[\d:.]+Z/g, inZone);
+
+function Next({ of, isCron }) {
   if (!of.length) return html`<${Empty}>No further fire.</${Empty}>`;
   return html`<div class="scroll"><table><caption class="unseen">Next fires</caption><thead><tr>
-    <th>Due</th><th>When</th><th>In the zone of the schedule</th><th>Note</th></tr></thead>
+    <th>Due</th><th>When</th>${isCron && html`<th>In the zone of the schedule</th>`}<th>Note</th>
+    </tr></thead>
     <tbody>${of.map((fire) => html`<tr><td><${Time} at=${fire.fire_at} /></td>
-      <td><${Ago} at=${fire.fire_at} /></td><td>${fire.local}</td>
+      <td><${Ago} at=${fire.fire_at} /></td>${isCron && html`<td>${fire.local}</td>`}
       <td>${fire.why ?? ''}</td></tr>`)}</tbody></table></div>`;
 }
 
@@ -120,9 +128,10 @@ function Explained({ ns, name, found, text }) {
   return html`
     <div class="title"><h1 class="name">${task.key ?? name}</h1><${State} of=${task.state} />
       <span class="grow"></span><${Actions} ns=${ns} name=${name} task=${task} fire=${fire} /></div>
-    <div class=${`why ${ink}`}>${words && html`<strong>${words}. </strong>`}${found.summary}
-      ${found.details.length > 0 && html`<ul>${found.details.map((line) => html`<li>${line}</li>`)}
-      </ul>`}</div>
+    <div class=${`why ${ink}`}>${words && html`<strong>${words}. </strong>`}
+      ${localized(found.summary)}
+      ${found.details.length > 0 && html`<ul>${found.details.map((line) => html`
+        <li>${localized(line)}</li>`)}</ul>`}</div>
     <${Life} of=${moments(task, fire, found)} />
     <div class="columns">
       <${Panel} id="payload" title="Payload">
@@ -147,9 +156,10 @@ function Explained({ ns, name, found, text }) {
       <details><summary>All fields, as the broker answers</summary>
         <${Value} name="task" text=${rawAt(text, ['task'])} json /></details></${Panel}>
     </div>
-    <${Panel} id="next" title="Next fires"><${Next} of=${next} /></${Panel}>
+    <${Panel} id="next" title="Next fires"><${Next} of=${next} isCron=${Boolean(task.cron)} /></${Panel}>
     <${Panel} id="fires" title="Fires">${fires.length
       ? fires.map((one, at) => html`<${FireRow} key=${one.fire_id} fire=${one}
+        state=${task.state}
         result=${result(at)} />`) : html`<${Empty}>It has not fired yet.</${Empty}>`}</${Panel}>`;
 }
 

@@ -10,13 +10,15 @@ import { kindOf, scheduleWords } from '../parts/schedule_words.js';
 import { may, refresh } from '../parts/session.js';
 import { useSignal } from '../parts/signal.js';
 import { Ago, Time, ZoneHead, inZone } from '../parts/time.js';
-import { Button, Empty, Loaded, Select, State, copy, download, useLoad } from '../parts/ui.js';
+import { Button, Empty, Loaded, Select, State, copy, useLoad } from '../parts/ui.js';
+import { download } from '../parts/value.js';
 import { count, plural, targetWords } from '../parts/words.js';
 
 const PAGE = 100;
 const EXPORT_MAX = 100_000;
 const STATES = [['', 'any state'], ...['scheduled', 'firing', 'paused', 'done', 'dead']
   .map((name) => [name, name])];
+const LISTED = ['scheduled', 'firing', 'paused'];
 const KINDS = [['', 'any kind'], ['once', 'once'], ['cron', 'cron'], ['every', 'every'],
   ['watch', 'watch'], ['recurring', 'cron or every']];
 const FILTERS = ['state', 'kind', 'key_prefix', 'label', 'from', 'to'];
@@ -54,6 +56,20 @@ function Filters({ query }) {
     ${Object.keys(filterOf(query)).length > 0 && html`<a class="button"
       href=${href([location.hash.split(/[/?]/)[1], 'tasks'])}>Clear</a>`}
   </form>`;
+}
+
+// The states that can be listed, with their counts, which are O(1): of the live stream, or of the
+// first load.
+function StateChips({ ns, query }) {
+  const stats = useLoad((stop) => get([ns, 'stats'], {}, stop), [ns]);
+  const message = useSignal(live);
+  const counts = message?.ns === ns ? message.counts : stats.data;
+  return html`<div class="chips" role="group" aria-label="Tasks by state">
+    ${LISTED.map((state) => html`<${Button} kind="quiet" aria-pressed=${query.state === state}
+      onClick=${() => setQuery({ state: query.state === state ? '' : state, cursor: '' })}>
+      <${State} of=${state} /> <b class="num">${count(counts?.[state])}</b></${Button}>`)}
+    <a class="button quiet" href=${href([ns, 'dead'])}><${State} of="dead" text="dead letters" />
+      ${' '}<b class="num">${count(stats.data?.dead_letters)}</b></a></div>`;
 }
 
 // How many tasks changed since the list was loaded, by the live counts.
@@ -161,6 +177,7 @@ export default function Tasks({ ns, query }) {
       <span class="grow"></span><${Share} ns=${ns} query=${query} />
       ${may(ns, 'produce') && html`<a class="button primary" href=${href([ns, 'new'])}>
         New task</a>`}</div>
+    <${StateChips} ns=${ns} query=${query} />
     <${Filters} key=${address} query=${query} />
     ${query.from && html`<p class="dim">Due from ${inZone(query.from)}
       ${query.to && ` until before ${inZone(query.to)}`}.</p>`}

@@ -17,14 +17,15 @@ import { compact, count, plural } from '../parts/words.js';
 const MINUTE = 60_000;
 const HOUR = 60 * MINUTE;
 const DAY = 24 * HOUR;
-// From near to far: the length of the view and of a step, and their names in the API.
+// From near to far: the length of the view and of a step, their names in the API, and how many steps
+// a tick has: all ticks have as many, so that each is below its bar.
 const ZOOMS = [
-  { name: '1 hour', for: '1h', step: '1m', length: HOUR, step_ms: MINUTE },
-  { name: '6 hours', for: '6h', step: '5m', length: 6 * HOUR, step_ms: 5 * MINUTE },
-  { name: '1 day', for: '24h', step: '15m', length: DAY, step_ms: 15 * MINUTE },
-  { name: '1 week', for: '7d', step: '2h', length: 7 * DAY, step_ms: 2 * HOUR },
-  { name: '1 month', for: '30d', step: '12h', length: 30 * DAY, step_ms: 12 * HOUR },
-  { name: '1 year', for: '360d', step: '5d', length: 360 * DAY, step_ms: 5 * DAY },
+  { name: '1 hour', for: '1h', step: '1m', length: HOUR, step_ms: MINUTE, tick: 10 },
+  { name: '6 hours', for: '6h', step: '5m', length: 6 * HOUR, step_ms: 5 * MINUTE, tick: 12 },
+  { name: '1 day', for: '24h', step: '15m', length: DAY, step_ms: 15 * MINUTE, tick: 12 },
+  { name: '1 week', for: '7d', step: '2h', length: 7 * DAY, step_ms: 2 * HOUR, tick: 12 },
+  { name: '1 month', for: '30d', step: '12h', length: 30 * DAY, step_ms: 12 * HOUR, tick: 10 },
+  { name: '1 year', for: '360d', step: '5d', length: 360 * DAY, step_ms: 5 * DAY, tick: 12 },
 ];
 const HEIGHT = 100;
 // A step with so many times the mean is a herd.
@@ -132,10 +133,10 @@ function Bars({ steps, targets, zoom, level, at }) {
 }
 
 function Ticks({ starts, zoom }) {
-  const every = Math.ceil(starts.length / 8);
-  const name = (ms) => (zoom.length > DAY ? hourName(ms).slice(0, 14) : hourName(ms).slice(-5));
+  const name = (ms) => (zoom.length > DAY ? hourName(ms).slice(0, 14).replace(/\d{4}-/, '')
+    : hourName(ms).slice(-5));
   return html`<div class="ticks num" aria-hidden="true">${starts
-    .filter((_, at) => at % every === 0).map((ms) => html`<span>${name(ms)}</span>`)}</div>`;
+    .filter((_, at) => at % zoom.tick === 0).map((ms) => html`<span>${name(ms)}</span>`)}</div>`;
 }
 
 function Herds({ ns, steps, zoom }) {

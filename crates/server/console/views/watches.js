@@ -22,7 +22,7 @@ function Left({ task }) {
 
 function WatchTable({ ns, tasks, silent }) {
   return html`<div class="scroll"><table class="list"><caption class="unseen">Watches</caption>
-    <thead><tr><th>Watch</th><th>State</th><th>Silent for</th>
+    <thead><tr><th>Watch</th><th>State</th><th class="num">Within</th>
       <th><${ZoneHead}>${silent ? 'Fired' : 'Fires'}</${ZoneHead}></th><th>When</th>
       ${!silent && html`<th>Time left</th>`}<th><span class="unseen">Actions</span></th></tr>
     </thead>

@@ -1,8 +1,8 @@
 //! The HTTP API: requests become commands, replies become JSON.
 //!
 //! `tasks`, `explain`, `fires`, `dead_letters`, `operations`, `actions`, `alarms`, `rules`,
-//! `queues`, `workers`, `stats`, `namespaces`, `forecast`, `series`, `live`, `preview`, `health`,
-//! `whoami`, `clock` and `console` hold the routes.
+//! `queues`, `workers`, `lanes`, `stats`, `namespaces`, `forecast`, `series`, `live`, `preview`,
+//! `health`, `whoami`, `clock` and `console` hold the routes.
 //! `admission` checks every request first, `action_notes` notes what operators do, `fast_path`
 //! answers the most frequent requests without the router, `request` reads paths, queries and
 //! bodies, `preference` how much of a task a caller wants back, `response` writes successes,
@@ -22,6 +22,7 @@ pub(super) mod fast_path;
 mod fires;
 pub(super) mod forecast;
 pub(crate) mod health;
+mod lanes;
 mod live;
 mod namespaces;
 mod openapi;
@@ -125,6 +126,7 @@ pub(crate) fn routes() -> (Router<Arc<Broker>>, OpenApi) {
         .routes(routes!(preview::preview))
         .routes(routes!(workers::queues))
         .routes(routes!(workers::workers))
+        .routes(routes!(lanes::list))
         .routes(routes!(queues::lease))
         .routes(routes!(queues::ack))
         .routes(routes!(queues::fail))

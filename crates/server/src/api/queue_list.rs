@@ -1,25 +1,20 @@
 //! Sums up the queues of a namespace over all brokers, for HTTP and gRPC.
 //!
 //! Owners know what waits in memory, hubs which workers are connected. Tasks that wait in the store
-//! only are counted there, up to [`COUNTED_MAX`].
+//! only are counted there (`count_waiting`).
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 
-use punctual_core::{Clock as _, Namespace, Queue, Target, TaskState, Timestamp};
-use punctual_engine::LaneQuery;
-use punctual_store::{Filter, Position, StoreError, TaskStore as _};
+use punctual_core::{Namespace, Queue, Timestamp};
+use punctual_engine::{LaneQuery, LaneTarget};
 
+use crate::api::count_waiting::count_waiting;
 use crate::broker::Broker;
 use crate::courier::queue::{WorkerLabel, WorkerView};
 use crate::namespace_view::{NamespaceView, ViewQuery};
 use crate::problem::Problem;
 use crate::view_namespace::view_all;
-
-/// Due tasks that are read to count those that wait in the store only: some tens of milliseconds.
-const COUNTED_MAX: usize = 10_000;
-/// Tasks in one read.
-const READ: usize = 1_000;
 
 /// One queue.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -44,9 +39,10 @@ pub(crate) async fn list_queues(
     let views = all_views(broker, namespace).await?;
     let mut queues = sum_up(&views);
     if queues.values().any(|queue| queue.more) {
-        let (counted, complete) = count_stored(broker, namespace).await?;
+        let (counted, complete) = count_waiting(broker, namespace).await?;
         for (name, queue) in &mut queues {
-            queue.waiting = queue.waiting.max(counted.get(name).copied().unwrap_or_default());
+            let target = LaneTarget::Queue(name.clone());
+            queue.waiting = queue.waiting.max(counted.get(&target).copied().unwrap_or_default());
             queue.more &= !complete;
         }
     }
@@ -91,7 +87,7 @@ async fn all_views(
 fn sum_up(views: &[(String, NamespaceView)]) -> BTreeMap<Queue, QueueSummary> {
     let mut queues: BTreeMap<Queue, QueueSummary> = BTreeMap::new();
     for lane in views.iter().flat_map(|(_, view)| &view.owner.lanes) {
-        let Some(name) = &lane.queue else { continue };
+        let Some(name) = lane.queue() else { continue };
         let queue = queues.entry(name.clone()).or_default();
         queue.waiting += lane.waiting + lane.unsent;
         queue.more |= lane.spilled_since.is_some();
@@ -135,34 +131,6 @@ fn host_of(address: &str) -> String {
     ip.unwrap_or_else(|_| address.to_owned())
 }
 
-/// Counts the due tasks of each queue in the store. Returns whether all of them were counted.
-async fn count_stored(
-    broker: &Broker,
-    namespace: &Namespace,
-) -> Result<(HashMap<Queue, usize>, bool), StoreError> {
-    let mut filter = Filter::all(namespace.clone());
-    filter.state = Some(TaskState::Scheduled);
-    filter.to = broker.clock.now();
-    let (mut counted, mut read) = (HashMap::new(), 0);
-    for partition in broker.owners.partitions().iter() {
-        let mut after = Some(Position::START);
-        while let Some(position) = after {
-            if read >= COUNTED_MAX {
-                return Ok((counted, false));
-            }
-            let page = broker.store.list(partition, &filter, position, READ).await?;
-            read += page.items.len().max(1);
-            for task in &page.items {
-                if let Target::Queue(queue) = &task.definition.target {
-                    *counted.entry(queue.clone()).or_default() += 1;
-                }
-            }
-            after = page.next;
-        }
-    }
-    Ok((counted, true))
-}
-
 #[cfg(test)]
 mod tests {
     use punctual_engine::{LaneView, OwnerView};
@@ -179,7 +147,7 @@ mod tests {
 
     fn lane(name: &str, waiting: usize, oldest: Option<u64>) -> LaneView {
         LaneView {
-            queue: Some(queue(name)),
+            target: Some(LaneTarget::Queue(queue(name))),
             waiting,
             unsent: 1,
             in_flight: 2,
@@ -187,6 +155,9 @@ mod tests {
             spilled_since: None,
             starved_since: None,
             oldest_overdue: oldest.map(at),
+            slow: false,
+            failed: 0,
+            last_failure: None,
         }
     }
 
@@ -219,7 +190,7 @@ mod tests {
     #[test]
     fn queues_are_added_up_over_brokers_and_workers_counted_once() {
         let spilled = LaneView { spilled_since: Some(at(5)), ..lane("idle", 0, Some(5)) };
-        let webhook = LaneView { queue: None, ..lane("none", 9, None) };
+        let webhook = LaneView { target: None, ..lane("none", 9, None) };
         let views = [
             view(
                 vec![lane("emails", 3, Some(9)), spilled, webhook],

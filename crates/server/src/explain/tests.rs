@@ -54,7 +54,7 @@ fn failed(reason: &str, retry_in: Option<Duration>) -> AttemptRecord {
 
 fn lane() -> LaneView {
     LaneView {
-        queue: None,
+        target: None,
         waiting: 3,
         unsent: 0,
         in_flight: 256,
@@ -62,6 +62,9 @@ fn lane() -> LaneView {
         spilled_since: None,
         starved_since: None,
         oldest_overdue: Some(at(-9)),
+        slow: false,
+        failed: 0,
+        last_failure: None,
     }
 }
 

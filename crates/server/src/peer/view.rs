@@ -4,9 +4,9 @@
 
 use punctual_core::{
     ConnectionName, HttpTarget, Invalid, MESSAGE_PLACE_BYTES_MAX, Method, Namespace, PartitionId,
-    Queue, Timestamp,
+    Queue, Reason, Timestamp,
 };
-use punctual_engine::{LANES_MAX, LaneQuery, LaneTarget, LaneView, OwnerView};
+use punctual_engine::{LANES_MAX, LaneQuery, LaneTarget, LaneView, LastFailure, OwnerView};
 use punctual_proto::v1;
 
 use super::wire::WireError;
@@ -15,7 +15,7 @@ use crate::namespace_view::{NamespaceView, ViewQuery};
 
 pub(super) fn put_query(query: &ViewQuery) -> v1::ViewRequest {
     let target = match &query.lanes {
-        LaneQuery::Queues | LaneQuery::Lane(LaneTarget::Mail) => None,
+        LaneQuery::Queues | LaneQuery::All | LaneQuery::Lane(LaneTarget::Mail) => None,
         LaneQuery::Lane(LaneTarget::Queue(queue)) => {
             Some(v1::view_request::Target::Queue(queue.as_str().to_owned()))
         }
@@ -23,37 +23,43 @@ pub(super) fn put_query(query: &ViewQuery) -> v1::ViewRequest {
             Some(v1::view_request::Target::Url(origin.to_string()))
         }
         LaneQuery::Lane(LaneTarget::Sink(connection, lane)) => {
-            Some(v1::view_request::Target::Sink(v1::SinkLane {
-                connection: connection.as_str().to_owned(),
-                lane: lane.to_string(),
-            }))
+            Some(v1::view_request::Target::Sink(put_sink(connection, lane)))
         }
     };
     v1::ViewRequest {
         namespace: query.namespace.as_str().to_owned(),
         partition: query.partition.map(|partition| u32::from(partition.get())),
         target,
+        all_lanes: query.lanes == LaneQuery::All,
     }
+}
+
+fn put_sink(connection: &ConnectionName, lane: &str) -> v1::SinkLane {
+    v1::SinkLane { connection: connection.as_str().to_owned(), lane: lane.to_owned() }
+}
+
+fn read_sink(sink: v1::SinkLane) -> Result<LaneTarget, Invalid> {
+    // The longest lane is the longest place of messages.
+    if sink.lane.len() > MESSAGE_PLACE_BYTES_MAX {
+        return Err(Invalid::new("lane", "is too long"));
+    }
+    Ok(LaneTarget::Sink(ConnectionName::new(&sink.connection)?, sink.lane.into()))
+}
+
+fn read_origin(url: &str) -> Result<LaneTarget, Invalid> {
+    let webhook = HttpTarget::new(url, Method::Post, Vec::new())?;
+    Ok(LaneTarget::Origin(webhook.origin().into()))
 }
 
 pub(super) fn read_query(request: v1::ViewRequest) -> Result<ViewQuery, Invalid> {
     let lanes = match request.target {
+        None if request.all_lanes => LaneQuery::All,
         None => LaneQuery::Queues,
         Some(v1::view_request::Target::Queue(queue)) => {
             LaneQuery::Lane(LaneTarget::Queue(Queue::new(&queue)?))
         }
-        Some(v1::view_request::Target::Url(url)) => {
-            let webhook = HttpTarget::new(&url, Method::Post, Vec::new())?;
-            LaneQuery::Lane(LaneTarget::Origin(webhook.origin().into()))
-        }
-        Some(v1::view_request::Target::Sink(sink)) => {
-            // The longest lane is the longest place of messages.
-            if sink.lane.len() > MESSAGE_PLACE_BYTES_MAX {
-                return Err(Invalid::new("lane", "is too long"));
-            }
-            let connection = ConnectionName::new(&sink.connection)?;
-            LaneQuery::Lane(LaneTarget::Sink(connection, sink.lane.into()))
-        }
+        Some(v1::view_request::Target::Url(url)) => LaneQuery::Lane(read_origin(&url)?),
+        Some(v1::view_request::Target::Sink(sink)) => LaneQuery::Lane(read_sink(sink)?),
     };
     let partition = request.partition.map(|number| {
         let partition = u16::try_from(number).ok().and_then(PartitionId::new);
@@ -73,12 +79,14 @@ pub(super) fn put_view(view: &NamespaceView) -> v1::ViewReply {
         clock_suspect: view.clock_suspect.clone().unwrap_or_default(),
         connections: view.connections,
         connection_waits: view.connection_waits,
+        more_lanes: view.owner.more_lanes,
     }
 }
 
 fn put_lane(lane: &LaneView) -> v1::PeerLane {
     v1::PeerLane {
-        queue: lane.queue.as_ref().map_or_else(String::new, |queue| queue.as_str().to_owned()),
+        queue: lane.queue().map_or_else(String::new, |queue| queue.as_str().to_owned()),
+        target: lane.target.as_ref().and_then(put_target),
         waiting: lane.waiting as u64,
         unsent: lane.unsent as u64,
         in_flight: lane.in_flight as u64,
@@ -86,6 +94,25 @@ fn put_lane(lane: &LaneView) -> v1::PeerLane {
         spilled_since_ms: lane.spilled_since.map(Timestamp::as_millis),
         oldest_overdue_ms: lane.oldest_overdue.map(Timestamp::as_millis),
         starved_since_ms: lane.starved_since.map(Timestamp::as_millis),
+        slow: lane.slow,
+        failed: lane.failed,
+        last_failure: lane.last_failure.as_ref().map(|failure| v1::PeerLaneFailure {
+            at_ms: failure.at.as_millis(),
+            reason: failure.reason.as_str().to_owned(),
+            retry_at_ms: failure.retry_at.map(Timestamp::as_millis),
+        }),
+    }
+}
+
+/// The target of a lane; `None` for a queue, which has a field of its own.
+fn put_target(target: &LaneTarget) -> Option<v1::peer_lane::Target> {
+    match target {
+        LaneTarget::Queue(_) => None,
+        LaneTarget::Origin(origin) => Some(v1::peer_lane::Target::Origin(origin.to_string())),
+        LaneTarget::Sink(connection, lane) => {
+            Some(v1::peer_lane::Target::Sink(put_sink(connection, lane)))
+        }
+        LaneTarget::Mail => Some(v1::peer_lane::Target::Mail(true)),
     }
 }
 
@@ -104,9 +131,10 @@ pub(super) fn read_view(reply: v1::ViewReply) -> Result<NamespaceView, WireError
     if reply.lanes.len() > LANES_MAX || reply.workers.len() > WORKERS_MAX {
         return Err(WireError::TooMany(LANES_MAX.max(WORKERS_MAX)));
     }
-    let lanes = reply.lanes.iter().map(read_lane).collect();
+    let lanes = reply.lanes.into_iter().map(read_lane).collect();
     let owner = OwnerView {
         lanes,
+        more_lanes: reply.more_lanes,
         unread_since: reply.unread_since_ms.and_then(time),
         share_used_up: reply.share_used_up,
         store_away: reply.store_away,
@@ -120,9 +148,15 @@ pub(super) fn read_view(reply: v1::ViewReply) -> Result<NamespaceView, WireError
     })
 }
 
-fn read_lane(lane: &v1::PeerLane) -> LaneView {
+fn read_lane(lane: v1::PeerLane) -> LaneView {
+    let target = match lane.target {
+        None => Queue::new(&lane.queue).ok().map(LaneTarget::Queue),
+        Some(v1::peer_lane::Target::Origin(origin)) => read_origin(&origin).ok(),
+        Some(v1::peer_lane::Target::Sink(sink)) => read_sink(sink).ok(),
+        Some(v1::peer_lane::Target::Mail(_)) => Some(LaneTarget::Mail),
+    };
     LaneView {
-        queue: Queue::new(&lane.queue).ok(),
+        target,
         waiting: count(lane.waiting),
         unsent: count(lane.unsent),
         in_flight: count(lane.in_flight),
@@ -130,6 +164,14 @@ fn read_lane(lane: &v1::PeerLane) -> LaneView {
         spilled_since: lane.spilled_since_ms.and_then(time),
         oldest_overdue: lane.oldest_overdue_ms.and_then(time),
         starved_since: lane.starved_since_ms.and_then(time),
+        slow: lane.slow,
+        // Bounded, so that the sum over all brokers cannot overflow.
+        failed: lane.failed.min(u64::from(u32::MAX)),
+        last_failure: lane.last_failure.map(|failure| LastFailure {
+            at: time(failure.at_ms).unwrap_or(Timestamp::EPOCH),
+            reason: Reason::new(&failure.reason),
+            retry_at: failure.retry_at_ms.and_then(time),
+        }),
     }
 }
 
@@ -163,6 +205,7 @@ mod tests {
         let connection = || ConnectionName::new("db").unwrap();
         for lanes in [
             LaneQuery::Queues,
+            LaneQuery::All,
             LaneQuery::Lane(LaneTarget::Sink(connection(), "orders:{shop}".into())),
             LaneQuery::Lane(LaneTarget::Sink(connection(), "".into())),
             LaneQuery::Lane(LaneTarget::Queue(queue.clone())),
@@ -176,7 +219,7 @@ mod tests {
         }
         let at = Timestamp::from_millis(1_700_000_000_000);
         let lane = LaneView {
-            queue: Some(queue.clone()),
+            target: Some(LaneTarget::Queue(queue.clone())),
             waiting: 1,
             unsent: 2,
             in_flight: 3,
@@ -184,11 +227,31 @@ mod tests {
             spilled_since: Some(at),
             oldest_overdue: Some(at),
             starved_since: Some(at),
+            slow: true,
+            failed: 7,
+            last_failure: Some(LastFailure {
+                at,
+                reason: Reason::new("status 503"),
+                retry_at: Some(at),
+            }),
         };
-        let webhook = LaneView { queue: None, spilled_since: None, ..lane.clone() };
+        let others = [
+            Some(LaneTarget::Origin("http://h:1".into())),
+            Some(LaneTarget::Sink(connection(), "orders".into())),
+            Some(LaneTarget::Mail),
+            None,
+        ];
+        let others = others.map(|target| LaneView {
+            target,
+            spilled_since: None,
+            last_failure: None,
+            ..lane.clone()
+        });
+        let lanes = [lane].into_iter().chain(others).collect();
         let view = NamespaceView {
             owner: OwnerView {
-                lanes: vec![lane, webhook],
+                lanes,
+                more_lanes: true,
                 unread_since: Some(at),
                 share_used_up: true,
                 store_away: true,

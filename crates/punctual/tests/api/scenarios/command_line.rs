@@ -130,7 +130,7 @@ impl Driver for CommandLine {
                 words.extend(["dead".to_owned(), "delete".to_owned(), namespace]);
                 words.push(args.required("fire_id")?);
             }
-            "stats" | "queues" | "workers" => words.extend([verb.to_owned(), namespace]),
+            "stats" | "queues" | "lanes" | "workers" => words.extend([verb.to_owned(), namespace]),
             "topology" | "whoami" | "namespaces" => words.push(verb.to_owned()),
             "preview" => words.extend([verb.to_owned(), args.required("cron")?]),
             "rules" => words.extend(["rules".to_owned(), "list".to_owned(), namespace]),

@@ -118,6 +118,7 @@ async fn call(client: &Client, shop: &Namespace, verb: &str, args: &mut Argument
             }
         }
         "stats" => stats(shop).await,
+        "lanes" => lanes(shop).await,
         "queues" | "workers" => queues_or_workers(shop, verb).await,
         "forecast" => forecast(shop, args).await,
         "namespaces" => namespaces(client).await,
@@ -476,6 +477,21 @@ async fn queues_or_workers(shop: &Namespace, verb: &str) -> StepResult {
                "credit": it.credit, "broker": it.broker})
     });
     Ok(json!({"workers": workers.collect::<Vec<_>>()}))
+}
+
+async fn lanes(shop: &Namespace) -> StepResult {
+    let list = shop.lanes().await?;
+    let lanes = list.lanes.into_iter().map(|it| {
+        let last_failure = it.last_failure.map(|failure| {
+            let retry_at = failure.retry_at.map(time_text);
+            json!({"at": time_text(failure.at), "reason": failure.reason, "retry_at": retry_at})
+        });
+        json!({"kind": it.kind, "target": it.target, "connection": it.connection,
+               "state": it.state, "since": it.since.map(time_text), "waiting": it.waiting,
+               "more": it.more, "in_flight": it.in_flight, "capacity": it.capacity,
+               "failed": it.failed, "last_failure": last_failure})
+    });
+    Ok(json!({"lanes": lanes.collect::<Vec<_>>(), "complete": list.complete}))
 }
 
 async fn forecast(shop: &Namespace, args: &mut Arguments) -> StepResult {

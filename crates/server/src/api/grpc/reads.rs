@@ -22,6 +22,7 @@ use crate::api::find_task::find;
 use crate::api::fire_pages::{after_fire, fire_page, parse_cursor};
 use crate::api::http::forecast::{FireForecast, ForecastSpan, expected_fires, parse_division};
 use crate::api::http::page_cursor;
+use crate::api::lane_list::{LaneSummary, kind_of, list_lanes};
 use crate::api::queue_list::{QueueSummary, list_queues, list_workers};
 use crate::api::task_pages::{LetterFilter, dead_letter_page};
 use crate::api::task_stats::TaskStats;
@@ -328,6 +329,35 @@ pub(super) async fn workers(broker: &Broker, namespace: &Namespace) -> Read<v1::
     let workers = list_workers(broker, namespace).await.map_err(refused)?;
     let workers = workers.into_iter().map(|(broker, worker)| worker_info(broker, &worker));
     Ok((v1::WorkersResponse { workers: workers.collect() }, permit))
+}
+
+pub(super) async fn lanes(broker: &Broker, namespace: &Namespace) -> Read<v1::LanesResponse> {
+    let permit = permit(broker, namespace).await?;
+    let list = list_lanes(broker, namespace).await.map_err(refused)?;
+    let now = broker.clock.now();
+    let lanes = list.lanes.iter().map(|lane| lane_info(lane, now)).collect();
+    Ok((v1::LanesResponse { lanes, complete: list.complete }, permit))
+}
+
+fn lane_info(lane: &LaneSummary, now: Timestamp) -> v1::LaneInfo {
+    v1::LaneInfo {
+        kind: kind_of(&lane.target).to_owned(),
+        target: lane.target.group(),
+        connection: lane.connection().unwrap_or_default().to_owned(),
+        state: lane.state.name().to_owned(),
+        since_ms: lane.since.map(Timestamp::as_millis),
+        waiting: lane.waiting as u64,
+        more: lane.more,
+        in_flight: lane.in_flight as u64,
+        capacity: lane.capacity as u64,
+        oldest_overdue_ms: lane.oldest_overdue.map_or(0, |oldest| lag_ms(now, oldest)),
+        failed: lane.failed,
+        last_failure: lane.last_failure.as_ref().map(|failure| v1::LaneFailure {
+            at_ms: failure.at.as_millis(),
+            reason: failure.reason.as_str().to_owned(),
+            retry_at_ms: failure.retry_at.map(Timestamp::as_millis),
+        }),
+    }
 }
 
 fn worker_info(broker: String, worker: &WorkerView) -> v1::WorkerInfo {

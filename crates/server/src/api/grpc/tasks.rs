@@ -366,6 +366,17 @@ impl v1::tasks_server::Tasks for TasksApi {
         Ok(Response::new(answer))
     }
 
+    async fn lanes(
+        &self,
+        request: Request<v1::NamespaceRequest>,
+    ) -> Result<Response<v1::LanesResponse>, Status> {
+        let namespace = authorized_namespace(&request, &request.get_ref().namespace)?;
+        let kept = answer_permit(&request);
+        let (answer, permit) = reads::lanes(&self.broker, &namespace).await?;
+        kept.put(permit);
+        Ok(Response::new(answer))
+    }
+
     async fn dead_groups(
         &self,
         request: Request<v1::NamespaceRequest>,

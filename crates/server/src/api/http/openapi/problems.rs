@@ -70,7 +70,9 @@ fn of_verb(operation: &Value) -> Vec<P> {
         "pause_task" | "resume_task" | "fire_task" => {
             (&[&OWNER], &[P::TaskNotFound, P::Firing, P::Paused])
         }
-        "list_tasks" | "stats" | "list_queues" | "list_workers" => (&[&OWNER, &STORE], &[]),
+        "list_tasks" | "stats" | "list_queues" | "list_workers" | "list_lanes" => {
+            (&[&OWNER, &STORE], &[])
+        }
         "list_namespaces" => (&[&STORE], &[P::ShareUsedUp]),
         "list_all_fires"
         | "list_dead_letters"

@@ -419,6 +419,11 @@ public final class Punctual {
 
     private record Queues(List<QueueInfo> queues) {}
 
+    /** The targets that have due tasks, deliveries in flight, or attempts that failed in the last 15 minutes. */
+    public Lanes lanes() {
+        return send(call("GET", "/lanes")).as(Lanes.class);
+    }
+
     public List<WorkerInfo> workers() {
         return send(call("GET", "/workers")).as(Workers.class).workers();
     }

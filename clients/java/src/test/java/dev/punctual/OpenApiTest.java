@@ -137,7 +137,7 @@ final class OpenApiTest {
             () -> p.redrive(List.of("a")), p::redriveAll, () -> p.redrive(group), () -> p.deleteDead("a"),
             () -> p.deleteDead(List.of("a")), p::deleteAllDead, () -> p.deleteDead(group)));
         calls.addAll(List.of(p::stats, () -> p.forecastByTarget(HOUR, HOUR, NOON), () -> p.series(HOUR, HOUR),
-            () -> p.preview("@daily", "UTC", 1, NOON, new Dst(Gap.values()[0], Twice.values()[0])), p::queues, p::workers,
+            () -> p.preview("@daily", "UTC", 1, NOON, new Dst(Gap.values()[0], Twice.values()[0])), p::queues, p::lanes, p::workers,
             () -> p.namespaces().limit(1).cursor("c").page(), p::topology, p::whoami, () -> p.live().close(),
             () -> p.liveAll().close(), () -> p.startOperation(OperationVerb.SHIFT, TaskFilter.all(), Duration.ofMinutes(1)),
             p::operations, () -> p.actions(1),

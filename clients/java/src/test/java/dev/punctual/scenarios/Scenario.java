@@ -187,6 +187,7 @@ final class Scenario implements AutoCloseable {
         return switch (verb) {
             case "stats" -> client.stats();
             case "queues" -> Map.of("queues", client.queues());
+            case "lanes" -> client.lanes();
             case "workers" -> Map.of("workers", client.workers());
             case "namespaces" -> Map.of("namespaces", client.namespaces().toList());
             case "topology" -> client.topology();
