@@ -117,6 +117,28 @@ fn what_is_too_large_for_the_server_is_refused_with_both_sizes() {
 }
 
 #[test]
+fn a_topic_without_subscribers_fails_where_they_are_required() {
+    let system = MqttSystem::start();
+    let settings = system.settings(system.port());
+    let mut lax = CourierRun::start(&settings);
+    let delivery = lax.delivery(&address("open/lonely"), 0);
+    let text = format!("{:?}", lax.settle(vec![delivery]));
+    assert!(text.contains("Acked") && text.contains("no subscribers"), "{text}");
+    let mut strict = CourierRun::start(&format!("{settings}subscribers = \"required\"\n"));
+    let delivery = strict.delivery(&address("open/lonely"), 0);
+    let text = format!("{:?}", strict.settle(vec![delivery]));
+    assert!(text.contains("Failed") && text.contains("the topic has no subscribers"), "{text}");
+    let _subscription = system.server.subscribe("open/lonely");
+    let delivery = strict.delivery(&address("open/lonely"), 0);
+    strict.settle_all(vec![delivery]);
+    let options = MessageOptions { qos: MqttQos::ExactlyOnce, ..MessageOptions::default() };
+    let place = MessageAddress::new(MessageSystem::Mqtt, "open/lonely", options).unwrap();
+    let delivery = strict.delivery(&place, 0);
+    let text = format!("{:?}", strict.settle(vec![delivery]));
+    assert!(text.contains("Failed") && text.contains("QoS 1"), "{text}");
+}
+
+#[test]
 fn a_retained_message_of_level_2_waits_for_subscribers() {
     let system = MqttSystem::start();
     let mut run = CourierRun::start(&system.settings(system.port()));

@@ -152,6 +152,29 @@ impl TestSystem for MosquittoSystem {
     }
 }
 
+/// More messages than a session has space for wait for their reader, twice over. Mosquitto 2.0.11
+/// sends all of them at once, so sessions end and the rest comes in those that follow.
+#[test]
+fn a_backlog_that_is_larger_than_a_session_is_applied() {
+    const BACKLOG: usize = 25_000;
+    let system = MosquittoSystem::start();
+    runtime().block_on(async {
+        let intake = TestIntake::default();
+        let config = system.config(system.port(), "");
+        let reader = RunningReader::start(&config, "a", &intake);
+        until("a reader", || reader.state().read_at.is_some()).await;
+        reader.stop().await;
+        system.send(&schedules(0..BACKLOG));
+        let reader = RunningReader::start(&config, "a", &intake);
+        until("all messages", || reader.state().applied >= BACKLOG as u64).await;
+        assert_eq!(intake.applied(), BACKLOG);
+        // None was dropped and given again.
+        assert_eq!(reader.state().rejected, 0);
+        reader.stop().await;
+        until("the confirmations", || system.unconfirmed(&["a"]) == 0).await;
+    });
+}
+
 /// A server that does not read is stopped with SIGSTOP: what is written to it stays in its socket,
 /// and would be lost with a connection that is closed then.
 #[test]
