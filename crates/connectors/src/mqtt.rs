@@ -241,7 +241,7 @@ impl MqttSession {
         if options.retain && !self.limits.retain {
             return Err(failed("the server does not retain messages"));
         }
-        // The client keeps the reason of a PUBREC for itself if it goes on.
+        // The client does not show the reason of a PUBREC that is no error.
         if self.subscribers == MqttSubscribers::Required && options.qos != MqttQos::AtLeastOnce {
             let problem = "the connection requires subscribers, which only QoS 1 tells: use it";
             return Err(failed(problem));

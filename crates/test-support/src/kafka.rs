@@ -1,5 +1,5 @@
-//! A Kafka cluster on loopback: brokers of librdkafka's mock cluster, or one Tansu, behind listeners
-//! that close, cut connections, encrypt and ask for a password.
+//! A Kafka cluster on loopback: brokers of librdkafka's mock cluster, or one Tansu, behind
+//! listeners that close, cut connections, encrypt and ask for a password.
 //!
 //! Both keep records in memory and speak Kafka's protocol. Neither is Apache Kafka: the mock has no
 //! largest record, no rights, and does not recognise a batch that it has already. With

@@ -34,13 +34,13 @@ enum ServerFault {
     Killed,
 }
 
-struct Lanes {
+struct WaitingLane {
     redis: RedisServer,
     receiver: RecordingReceiver,
     broker: ConfiguredBroker,
 }
 
-impl Lanes {
+impl WaitingLane {
     fn start() -> Self {
         let redis = RedisServer::start(&[]);
         let config = format!(
@@ -127,7 +127,7 @@ fn at_text(at_millis: u64) -> String {
 
 fn lag_of_another_lane(fault: ServerFault) {
     let seconds = setting("PUNCTUAL_SECONDS", SECONDS);
-    let mut lanes = Lanes::start();
+    let mut lanes = WaitingLane::start();
     lanes.phase("first", ServerFault::None, 2);
     let without = lanes.phase("without", ServerFault::None, seconds);
     let with = lanes.phase("with", fault, seconds);
