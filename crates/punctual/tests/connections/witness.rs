@@ -31,6 +31,8 @@ pub(crate) trait WitnessedSystem {
     /// The kind, and what follows `127.0.0.1:PORT` in the URL of the connection.
     const CONNECTION: (&'static str, &'static str);
     const FROM: &'static str = "commands";
+    /// More keys of the source, each a line.
+    const SOURCE_KEYS: &'static str = "";
 
     fn start() -> Self;
     fn port(&self) -> u16;
@@ -123,6 +125,8 @@ impl WitnessedSystem for RedisServer {
 impl WitnessedSystem for KafkaCluster {
     const KIND: &'static str = "kafka";
     const CONNECTION: (&'static str, &'static str) = ("kafka", "kafka");
+    // The mock cluster keeps the partitions of a reader that was killed for that long.
+    const SOURCE_KEYS: &'static str = "claim_after = \"6s\"\n";
 
     fn start() -> Self {
         let cluster = Self::start(1);
@@ -187,7 +191,8 @@ pub(crate) fn start_broker<S: WitnessedSystem>(system: &S) -> ConfiguredBroker {
         "[connections.mq]\nkind = \"{kind}\"\nurl = \"{scheme}://127.0.0.1:{port}\"\n\
          namespaces = [\"shop\"]\nallow = [\"*\", \"/*\"]\n\
          [[sources]]\nconnection = \"mq\"\nfrom = \"{from}\"\nnamespace = \"shop\"\n\
-         reader = \"one\"\ntarget = {}\ntask = {{ retry = {} }}\n",
+         reader = \"one\"\n{}target = {}\ntask = {{ retry = {} }}\n",
+        S::SOURCE_KEYS,
         toml_of(&S::target()),
         toml_of(&retry),
     );
