@@ -135,6 +135,19 @@ pub(crate) struct MessageLink {
     pub(crate) format: MessageFormat,
     /// Of Kafka, if there is a user.
     pub(crate) sasl: SaslMechanism,
+    /// Of MQTT.
+    pub(crate) subscribers: MqttSubscribers,
+}
+
+/// What becomes of a message to a topic that has no subscribers, if the server says so.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum MqttSubscribers {
+    /// It is confirmed.
+    #[default]
+    Optional,
+    /// Its attempt has failed.
+    Required,
 }
 
 /// How a client shows Kafka that it knows its password.

@@ -13,8 +13,8 @@ use punctual_sql::{SqlKind, SqlOptions};
 use serde::Deserialize;
 
 use crate::connection::{
-    Connection, ConnectionKind, KindFamily, MessageFormat, MessageLink, SaslMechanism, SqlSystem,
-    System, url_form,
+    Connection, ConnectionKind, KindFamily, MessageFormat, MessageLink, MqttSubscribers,
+    SaslMechanism, SqlSystem, System, url_form,
 };
 use crate::endpoint::Endpoint;
 use crate::settings_error::{HiddenText, SettingsError, read_file};
@@ -52,6 +52,8 @@ pub struct ConnectionSettings {
     format: Option<MessageFormat>,
     // Of Kafka.
     sasl: Option<SaslMechanism>,
+    // Of MQTT.
+    subscribers: Option<MqttSubscribers>,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -124,21 +126,26 @@ impl ConnectionReader<'_> {
 
     /// Refuses keys that the kind does not have.
     fn check_keys(&self) -> Result<(), SettingsError> {
-        let ConnectionSettings { fires_table, statements, tls_cert, tls_key, format, sasl, .. } =
+        let ConnectionSettings { fires_table, statements, tls_cert, tls_key, format, .. } =
             self.settings;
         let of_sql = [("fires_table", fires_table.is_some()), ("statements", statements.is_some())];
         let of_messages = [
             ("tls_cert", tls_cert.is_some()),
             ("tls_key", tls_key.is_some()),
             ("format", format.is_some()),
-            ("sasl", sasl.is_some()),
         ];
-        let of_sql_and_kafka = [of_sql[0], of_sql[1], of_messages[3]];
-        let others = match self.settings.kind.family() {
-            KindFamily::Sql(_) => &of_messages[..],
-            KindFamily::Message(MessageSystem::Kafka) => &of_sql[..],
-            KindFamily::Message(_) => &of_sql_and_kafka[..],
+        let of_kafka = ("sasl", self.settings.sasl.is_some());
+        let of_mqtt = ("subscribers", self.settings.subscribers.is_some());
+        let family = self.settings.kind.family();
+        let mut others = match family {
+            KindFamily::Sql(_) => of_messages.to_vec(),
+            KindFamily::Message(_) => of_sql.to_vec(),
         };
+        for (system, key) in [(MessageSystem::Kafka, of_kafka), (MessageSystem::Mqtt, of_mqtt)] {
+            if family != KindFamily::Message(system) {
+                others.push(key);
+            }
+        }
         match others.iter().find(|(_, is_written)| *is_written) {
             Some((field, _)) => {
                 let kind = self.settings.kind.as_str();
@@ -244,6 +251,7 @@ impl ConnectionReader<'_> {
             return Err(self.error("password", "a user and a password need each other"));
         }
         let (format, sasl) = (format.unwrap_or_default(), sasl.unwrap_or_default());
-        Ok(MessageLink { endpoint, format, sasl })
+        let subscribers = settings.subscribers.unwrap_or_default();
+        Ok(MessageLink { endpoint, format, sasl, subscribers })
     }
 }

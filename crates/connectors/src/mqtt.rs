@@ -19,7 +19,7 @@ use rumqttc::{
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use crate::connection::{MessageFormat, MessageLink};
+use crate::connection::{MessageFormat, MessageLink, MqttSubscribers};
 use crate::connection_settings::CONNECT_TIMEOUT;
 use crate::endpoint::{Endpoint, EndpointHost};
 use crate::message::SinkMessage;
@@ -43,8 +43,8 @@ pub(crate) fn sink(
     link: &MessageLink,
     answer_bytes: usize,
 ) -> Box<dyn Sink> {
-    let (endpoint, format) = (link.endpoint.clone(), link.format);
-    Box::new(MqttSink { name: name.clone(), endpoint, format, answer_bytes })
+    let (endpoint, format, subscribers) = (link.endpoint.clone(), link.format, link.subscribers);
+    Box::new(MqttSink { name: name.clone(), endpoint, format, subscribers, answer_bytes })
 }
 
 #[derive(Debug)]
@@ -52,6 +52,7 @@ struct MqttSink {
     name: ConnectionName,
     endpoint: Endpoint,
     format: MessageFormat,
+    subscribers: MqttSubscribers,
     /// Bytes of each answer that are kept.
     answer_bytes: usize,
 }
@@ -63,6 +64,7 @@ struct MqttSession {
     broken: watch::Receiver<Option<String>>,
     limits: MqttLimits,
     format: MessageFormat,
+    subscribers: MqttSubscribers,
     answer_bytes: usize,
 }
 
@@ -117,8 +119,8 @@ impl MqttSink {
         };
         let (broke, broken) = watch::channel(None);
         tokio::spawn(drive(events, broke));
-        let (format, answer_bytes) = (self.format, self.answer_bytes);
-        Ok(MqttSession { client, broken, limits, format, answer_bytes })
+        let Self { format, subscribers, answer_bytes, .. } = *self;
+        Ok(MqttSession { client, broken, limits, format, subscribers, answer_bytes })
     }
 
     fn options(&self, host: &EndpointHost) -> Result<MqttOptions, String> {
@@ -239,6 +241,11 @@ impl MqttSession {
         if options.retain && !self.limits.retain {
             return Err(failed("the server does not retain messages"));
         }
+        // The client does not show the reason of a PUBREC that is no error.
+        if self.subscribers == MqttSubscribers::Required && options.qos != MqttQos::AtLeastOnce {
+            let problem = "the connection requires subscribers, which only QoS 1 tells: use it";
+            return Err(failed(problem));
+        }
         let qos = match options.qos {
             MqttQos::AtLeastOnce => QoS::AtLeastOnce,
             MqttQos::ExactlyOnce => QoS::ExactlyOnce,
@@ -268,9 +275,12 @@ impl MqttSession {
             Ok(PublishResult::Qos1(ack)) => match ack.reason {
                 PubAckReason::Success => confirmed("PUBACK", self.answer_bytes),
                 // Taken all the same: a subscriber may come later, or read what is retained.
-                PubAckReason::NoMatchingSubscribers => {
-                    confirmed("PUBACK: no subscribers", self.answer_bytes)
-                }
+                PubAckReason::NoMatchingSubscribers => match self.subscribers {
+                    MqttSubscribers::Optional => {
+                        confirmed("PUBACK: no subscribers", self.answer_bytes)
+                    }
+                    MqttSubscribers::Required => failed("the topic has no subscribers"),
+                },
                 reason => not_taken(format!("{reason:?}")),
             },
             Ok(PublishResult::Qos2Completed(done)) => match done.reason {

@@ -107,6 +107,8 @@ mod tests {
                 ("format", "\"cloudevents\"", !of_sql),
                 ("format", "\"plain\"", !of_sql),
                 ("sasl", "\"plain\"", kind == "kafka"),
+                ("subscribers", "\"required\"", kind == "mqtt"),
+                ("subscribers", "\"optional\"", kind == "mqtt"),
                 ("sasl", "\"scram-sha-256\"", kind == "kafka"),
             ] {
                 let read = connection(kind, url, &format!("{key} = {value}"));

@@ -1,9 +1,9 @@
-"""A Kafka cluster on loopback: librdkafka's mock cluster, and clients of the same library as witnesses.
+"""A Kafka cluster on loopback: librdkafka's mock cluster or Tansu, and clients of librdkafka as witnesses.
 
 Clients reach the brokers through listeners of this process, which can close, cut connections, encrypt and ask for a
 password. Argument: a JSON object with the ports of each group of listeners, one for each broker, files with a
-certificate and its key, and an account. Prints "ready", then reads one JSON command a line and answers each with one
-line of JSON.
+certificate and its key, an account, and the binary of Tansu if that is the broker. Prints "ready", then reads one JSON
+command a line and answers each with one line of JSON.
 """
 import asyncio
 import base64
@@ -13,14 +13,17 @@ import hashlib
 import hmac
 import json
 import secrets
+import socket
 import ssl
 import struct
+import subprocess
 import sys
 import threading
 import time
 
 import confluent_kafka
 from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
 
 SETTINGS = json.loads(sys.argv[1])
 NO_ERROR, SASL_FAILED = 0, 58
@@ -35,19 +38,89 @@ API_VERSIONS, API_VERSIONS_MAX, UNSUPPORTED_VERSION = 18, 2, 35
 GROUP_VERSIONS_MAX = {8: 7, 9: 5, 11: 5, 12: 3, 13: 3, 14: 3}
 HOST = b"127.0.0.1"
 
-folder = confluent_kafka.__path__[0] + "/../confluent_kafka.libs/librdkafka*"
-library = ctypes.CDLL(glob.glob(folder)[0])
-for name in ("rd_kafka_new", "rd_kafka_conf_new", "rd_kafka_mock_cluster_new"):
-    getattr(library, name).restype = ctypes.c_void_p
-library.rd_kafka_mock_cluster_bootstraps.restype = ctypes.c_char_p
-problem = ctypes.create_string_buffer(512)
+
+
+class Mock:
+    """The mock cluster of librdkafka, in this process."""
+
+    def __init__(self, brokers):
+        folder = confluent_kafka.__path__[0] + "/../confluent_kafka.libs/librdkafka*"
+        self.library = ctypes.CDLL(glob.glob(folder)[0])
+        for name in ("rd_kafka_new", "rd_kafka_conf_new", "rd_kafka_mock_cluster_new"):
+            getattr(self.library, name).restype = ctypes.c_void_p
+        self.library.rd_kafka_mock_cluster_bootstraps.restype = ctypes.c_char_p
+        problem = ctypes.create_string_buffer(512)
+        conf = ctypes.c_void_p(self.library.rd_kafka_conf_new())
+        handle = ctypes.c_void_p(self.library.rd_kafka_new(PRODUCER, conf, problem, len(problem)))
+        if not handle.value:
+            sys.exit(problem.value.decode())
+        self.cluster = ctypes.c_void_p(self.library.rd_kafka_mock_cluster_new(handle, brokers))
+        self.brokers = brokers
+        self.addresses = self.library.rd_kafka_mock_cluster_bootstraps(self.cluster).decode()
+
+    @staticmethod
+    def check(error):
+        if error != NO_ERROR:
+            raise ValueError(f"librdkafka error {error}")
+
+    def topic(self, name, partitions):
+        self.check(self.library.rd_kafka_mock_topic_create(self.cluster, name.encode(), partitions, 1))
+
+    def answers(self, api, codes):
+        array = (ctypes.c_int * len(codes))(*codes)
+        count = ctypes.c_size_t(len(codes))
+        self.library.rd_kafka_mock_push_request_errors_array(self.cluster, ctypes.c_int16(api), count, array)
+
+    def delay(self, millis):
+        for broker in range(1, self.brokers + 1):
+            self.check(self.library.rd_kafka_mock_broker_set_rtt(self.cluster, broker, millis))
+
+
+class Tansu:
+    """A broker with a log of its own in memory, in a process of its own."""
+
+    def __init__(self, binary):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        self.addresses = f"127.0.0.1:{port}"
+        url = f"tcp://{self.addresses}"
+        words = ["--listener-url", url, "--advertised-listener-url", url, "--storage-engine", "memory://tansu/"]
+        # Standard output is that of this process, which has a protocol.
+        self.process = subprocess.Popen([binary, "broker", *words], stdout=sys.stderr, preexec_fn=end_with_parent)
+        until = time.monotonic() + 20
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", port), 1).close()
+                return
+            except OSError:
+                if time.monotonic() > until or self.process.poll() is not None:
+                    sys.exit("Tansu did not start")
+                time.sleep(0.02)
+
+    def topic(self, name, partitions):
+        made = AdminClient({"bootstrap.servers": self.addresses}).create_topics([NewTopic(name, partitions, 1)])
+        made[name].result(20)
+
+    def answers(self, api, codes):
+        raise ValueError("only the mock cluster answers with errors that a test chooses")
+
+    def delay(self, millis):
+        raise ValueError("only the mock cluster answers late")
+
+
+def end_with_parent():
+    """The process gets SIGKILL when this one has ended, however it does."""
+    PR_SET_PDEATHSIG, SIGKILL = 1, 9
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, SIGKILL)
+
+
 BROKERS = len(SETTINGS["plain"])
-conf = ctypes.c_void_p(library.rd_kafka_conf_new())
-handle = ctypes.c_void_p(library.rd_kafka_new(PRODUCER, conf, problem, len(problem)))
-if not handle.value:
-    sys.exit(problem.value.decode())
-cluster = ctypes.c_void_p(library.rd_kafka_mock_cluster_new(handle, BROKERS))
-behind = library.rd_kafka_mock_cluster_bootstraps(cluster).decode()
+if SETTINGS["tansu"] and BROKERS > 1:
+    sys.exit("there is one Tansu")
+cluster = Tansu(SETTINGS["tansu"]) if SETTINGS["tansu"] else Mock(BROKERS)
+IS_MOCK = isinstance(cluster, Mock)
+behind = cluster.addresses
 behind_ports = [int(address.split(":")[1]) for address in behind.split(",")]
 
 
@@ -126,7 +199,7 @@ class Listener:
                 request = await reader.readexactly(struct.unpack(">i", size)[0])
                 key, version, correlation, client = struct.unpack(">hhih", request[:10])
                 body = request[10 + max(client, 0):]
-                if key == API_VERSIONS and version > API_VERSIONS_MAX:
+                if IS_MOCK and key == API_VERSIONS and version > API_VERSIONS_MAX:
                     known = struct.pack(">ihhh", 1, API_VERSIONS, 0, API_VERSIONS_MAX)
                     answer(struct.pack(">ih", correlation, UNSUPPORTED_VERSION) + known)
                 elif key == SASL_HANDSHAKE:
@@ -140,7 +213,7 @@ class Listener:
                     head = struct.pack(">ihh", correlation, code, len(text)) + text
                     answer(head + struct.pack(">i", len(said or b"")) + (said or b"") + struct.pack(">q", 0))
                 elif is_known or key == API_VERSIONS:
-                    if key == API_VERSIONS:
+                    if IS_MOCK and key == API_VERSIONS:
                         asked.add(correlation)
                     back.write(size + request)
                 else:
@@ -204,19 +277,13 @@ for listener in listeners:
     on_loop(listener.open())
 
 
-def check(error):
-    if error != NO_ERROR:
-        raise ValueError(f"librdkafka error {error}")
-
-
 def topic(name, partitions):
-    check(library.rd_kafka_mock_topic_create(cluster, name.encode(), partitions, 1))
+    cluster.topic(name, partitions)
 
 
 def answers(api, codes):
     """The next requests of this kind are answered with these errors."""
-    array = (ctypes.c_int * len(codes))(*codes)
-    library.rd_kafka_mock_push_request_errors_array(cluster, ctypes.c_int16(api), ctypes.c_size_t(len(codes)), array)
+    cluster.answers(api, codes)
 
 
 def advertise(ports):
@@ -242,8 +309,8 @@ def cut(count):
 
 
 def delay(millis):
-    for broker in range(1, BROKERS + 1):
-        check(library.rd_kafka_mock_broker_set_rtt(cluster, broker, millis))
+    """Each answer of the brokers takes this long."""
+    cluster.delay(millis)
 
 
 def read(name, partitions, offsets):

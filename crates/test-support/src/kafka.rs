@@ -1,11 +1,13 @@
-//! A Kafka cluster on loopback: brokers of librdkafka's mock cluster, behind listeners that close,
-//! cut connections, encrypt and ask for a password.
+//! A Kafka cluster on loopback: brokers of librdkafka's mock cluster, or one Tansu, behind
+//! listeners that close, cut connections, encrypt and ask for a password.
 //!
-//! It keeps records in memory and speaks Kafka's protocol. It is not Apache Kafka: it has no
-//! largest record, no rights, and does not recognise a batch that it has already. The witnesses are
-//! clients of librdkafka.
+//! Both keep records in memory and speak Kafka's protocol. Neither is Apache Kafka: the mock has no
+//! largest record, no rights, and does not recognise a batch that it has already. With
+//! `PUNCTUAL_TANSU` (`tools/kafka` sets it), the path of its binary, a cluster of one broker is
+//! Tansu. The witnesses are clients of librdkafka.
 
 use std::cell::RefCell;
+use std::env;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
@@ -76,6 +78,7 @@ impl KafkaCluster {
         let settings = json!({
             "plain": ports, "linked": linked_ports, "secured": secured_ports,
             "certificate": certificate, "key": key, "account": [KAFKA_USER, KAFKA_PASSWORD],
+            "tansu": env::var("PUNCTUAL_TANSU").ok().filter(|_| brokers == 1),
         });
         let log = fs::File::create(dir.path().join("log")).unwrap();
         let mut process = Command::new(PYTHON)

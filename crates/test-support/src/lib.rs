@@ -54,7 +54,7 @@ pub use disk::SmallDisk;
 pub use kafka::{KafkaCluster, KafkaRecord};
 pub use link::CutLink;
 pub use mariadb::MariadbServer;
-pub use message_witness::{MessageWitness, WitnessRecord};
+pub use message_witness::{MessageWitness, WitnessPlan, WitnessRecord};
 pub use mosquitto::{MosquittoServer, MqttWitness};
 pub use nats::{NatsMessage, NatsServer};
 pub use openapi::ApiDocument;

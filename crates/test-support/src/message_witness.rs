@@ -1,13 +1,15 @@
 //! An independent producer and consumer of a message system, in Python.
 //!
-//! It sends numbered commands at a rate and records what comes back: pika, nats-py, redis-py and
-//! paho-mqtt, none of which the product uses. It keeps on through kills of the server.
+//! It sends numbered commands at a rate and records what comes back: pika, nats-py, redis-py,
+//! librdkafka and paho-mqtt, none of which the product uses. It keeps on through kills of the
+//! server.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread;
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -16,6 +18,19 @@ use crate::servers::fetched;
 /// pika is a package of the system, so the interpreter is.
 const PYTHON: &str = "/usr/bin/python3";
 const SCRIPT: &str = include_str!("witness.py");
+
+/// What a witness sends.
+#[derive(Debug, Clone, Copy)]
+pub struct WitnessPlan {
+    /// Commands.
+    pub count: u64,
+    /// Commands a second.
+    pub rate: u64,
+    /// How long after its command a task is due.
+    pub delay: Duration,
+    /// Connections, each of which waits for the confirm of a command before the next.
+    pub senders: u64,
+}
 
 /// A witness in a process of its own, ended when it is dropped.
 pub struct MessageWitness {
@@ -33,13 +48,15 @@ pub struct WitnessRecord {
 }
 
 impl MessageWitness {
-    /// Starts a witness of a `kind` of system that sends `count` commands, so many a second.
+    /// Starts a witness of a `kind` of system.
     #[must_use]
-    pub fn start(kind: &str, port: u16, count: u64, rate: u64) -> Self {
-        let words = [kind, &port.to_string(), &count.to_string(), &rate.to_string()];
+    pub fn start(kind: &str, port: u16, plan: WitnessPlan) -> Self {
+        let WitnessPlan { count, rate, delay, senders } = plan;
+        let numbers = [u64::from(port), count, rate].map(|number| number.to_string());
         let mut process = Command::new(PYTHON)
-            .args(["-c", SCRIPT])
-            .args(words)
+            .args(["-c", SCRIPT, kind])
+            .args(numbers)
+            .args([format!("{}ms", delay.as_millis()), senders.to_string()])
             .env("PYTHONPATH", fetched("confluent_kafka").join(".."))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

@@ -1,11 +1,12 @@
 """Sends commands to a system and collects what comes back, with clients that share nothing with Punctual.
 
-Arguments: KIND PORT COUNT A_SECOND. Sends that many commands to the place "commands", each with its number as the body
-and an id, and repeats one whose confirm is missing under the same id, as a careful producer does. Reads the place "fires"
-meanwhile, until its input closes. Prints one JSON object a line: {"sent": NUMBER, "at": MS}, with the time before the
+Arguments: KIND PORT COUNT A_SECOND DELAY SENDERS. Sends that many commands to the place "commands", each with its number
+as the body and an id, over so many connections, and repeats one whose confirm is missing under the same id, as a careful
+producer does. Their tasks are due after DELAY. Reads the place "fires" meanwhile, until its input closes. Prints one JSON object a line: {"sent": NUMBER, "at": MS}, with the time before the
 first attempt, and {"got": NUMBER, "id": TEXT, "at": MS}. Connections are opened again for as long as it takes.
 """
 import asyncio
+import itertools
 import json
 import os
 import sys
@@ -13,6 +14,7 @@ import threading
 import time
 
 KIND, PORT, COUNT, RATE = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])
+DELAY, SENDERS = sys.argv[5], int(sys.argv[6])
 PAUSE = 0.05
 ANSWER_MAX = 5
 # Set when what comes back is read, or will be: a topic of MQTT keeps nothing for those that subscribe later.
@@ -30,7 +32,7 @@ def got(body, headers):
 
 
 def headers_of(number):
-    return {"webhook-id": f"command-{number}", "punctual-in": "500ms"}
+    return {"webhook-id": f"command-{number}", "punctual-in": DELAY}
 
 
 class Rabbitmq:
@@ -130,7 +132,52 @@ class Redis:
                     self.last = entry
 
 
+class Kafka:
+    """Each thread has a client of librdkafka. The topics have as many partitions as the tests make."""
+
+    PARTITIONS = 6
+
+    def __init__(self):
+        self.next = [0] * self.PARTITIONS
+
+    def sender(self):
+        from confluent_kafka import Producer
+
+        settings = {"acks": "all", "linger.ms": 0, "message.timeout.ms": 1000 * ANSWER_MAX}
+        producer = Producer({"bootstrap.servers": f"127.0.0.1:{PORT}", **settings})
+
+        def send(number):
+            ends = []
+            headers = list(headers_of(number).items())
+            report = lambda error, _: ends.append(error)
+            producer.produce("commands", str(number).encode(), str(number), headers=headers, on_delivery=report)
+            while not ends:
+                producer.poll(1)
+            if ends[0] is not None:
+                raise OSError(ends[0])
+
+        return send
+
+    def collect(self):
+        from confluent_kafka import Consumer, TopicPartition
+
+        settings = {"group.id": "witness", "enable.auto.commit": False, "fetch.wait.max.ms": 10}
+        consumer = Consumer({"bootstrap.servers": f"127.0.0.1:{PORT}", **settings})
+        consumer.assign([TopicPartition("fires", place, offset) for place, offset in enumerate(self.next)])
+        while True:
+            for message in consumer.consume(100, 0.01):
+                if message.error() is None:
+                    got(message.value(), {name: value.decode() for name, value in message.headers()})
+                    self.next[message.partition()] = message.offset() + 1
+
+
 class Mqtt:
+    # Clients have names of their own, so that each finds its session again.
+    names = itertools.count()
+
+    def __init__(self):
+        self.name = next(self.names)
+
     @staticmethod
     def open(name, on_message):
         from paho.mqtt import client as paho
@@ -159,7 +206,7 @@ class Mqtt:
         return client, Properties, PacketTypes
 
     def sender(self):
-        client, Properties, PacketTypes = self.open("producer", None)
+        client, Properties, PacketTypes = self.open(f"client-{self.name}", None)
 
         def send(number):
             properties = Properties(PacketTypes.PUBLISH)
@@ -178,20 +225,20 @@ class Mqtt:
             got(message.payload, dict(message.properties.UserProperty))
             client.ack(message.mid, message.qos)
 
-        client, *_ = self.open("witness", on_message)
+        client, *_ = self.open(f"client-{self.name}", on_message)
         while client.is_connected():
             time.sleep(PAUSE)
         client.loop_stop()
 
 
-system = {"rabbitmq": Rabbitmq, "nats": Nats, "redis": Redis, "mqtt": Mqtt}[KIND]
+system = {"rabbitmq": Rabbitmq, "nats": Nats, "redis": Redis, "kafka": Kafka, "mqtt": Mqtt}[KIND]
 
 
-def produce():
+def produce(sender):
     if KIND == "mqtt":
         READS.wait()
     kind, send, begin = system(), None, time.monotonic()
-    for number in range(COUNT):
+    for number in range(sender, COUNT, SENDERS):
         time.sleep(max(0, begin + number / RATE - time.monotonic()))
         first = now()
         while True:
@@ -216,7 +263,8 @@ def collect():
         time.sleep(PAUSE)
 
 
-for work in (collect, produce):
-    threading.Thread(target=work, daemon=True).start()
+threading.Thread(target=collect, daemon=True).start()
+for sender in range(SENDERS):
+    threading.Thread(target=produce, args=[sender], daemon=True).start()
 sys.stdin.read()
 os._exit(0)

@@ -39,6 +39,9 @@ const BEYOND_BATCH_MAX: usize = 10_000;
 const PACKET_BYTES_MAX: u32 = 2 << 20;
 /// Acknowledgements that wait for the connection.
 const QUEUE_MAX: usize = 256;
+/// Messages of this session that wait for their confirm: rejected ones, one at a time. The client
+/// goes through a table of as many for each acknowledgement, and without a limit it has 65,535.
+const OUTGOING_MAX: u16 = 16;
 /// A topic that nothing is subscribed to: see [`MqttSourceSession::reach_server`].
 const NOT_SUBSCRIBED: &str = "punctual/none";
 /// How long a session that ends waits for what it has sent.
@@ -166,6 +169,7 @@ impl MqttTopicSource {
         options.set_receive_maximum(Some(self.batch));
         options.set_max_packet_size(Some(PACKET_BYTES_MAX));
         options.set_request_channel_capacity(QUEUE_MAX);
+        options.set_outgoing_inflight_upper_limit(OUTGOING_MAX);
         options.set_ack_mode(AckMode::Manual);
         options.set_session_store(NothingInFlight { session_kept: kept });
         Ok(options)
@@ -179,7 +183,7 @@ impl SessionStore for NothingInFlight {
             client_id: key.client_id().to_owned(),
             clean_start: false,
             session_expiry_interval: Some(self.session_kept),
-            outgoing_inflight_upper_limit: None,
+            outgoing_inflight_upper_limit: Some(OUTGOING_MAX),
             ack_mode: PersistedAckMode::Manual,
             last_pkid: 0,
             last_puback: 0,

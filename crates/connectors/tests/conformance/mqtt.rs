@@ -5,7 +5,7 @@ use punctual_test_support::mosquitto::{ACCOUNT, PACKET_BYTES_MAX, PASSWORD};
 use punctual_test_support::{MosquittoServer, MqttWitness};
 use serde_json::Value;
 
-use crate::run::CourierRun;
+use crate::run::{CourierRun, is_acked};
 use crate::suite::{SecuredSettings, SinkSystem, WitnessedMessage};
 
 const TOPIC: &str = "open/orders";
@@ -114,6 +114,28 @@ fn what_is_too_large_for_the_server_is_refused_with_both_sizes() {
     let delivery = run.delivery(&address(TOPIC), PACKET_BYTES_MAX);
     let text = format!("{:?}", run.settle(vec![delivery]));
     assert!(text.contains("Refused") && text.contains("the server takes 200000"), "{text}");
+}
+
+#[test]
+fn a_topic_without_subscribers_fails_where_they_are_required() {
+    let system = MqttSystem::start();
+    let settings = system.settings(system.port());
+    let mut lax = CourierRun::start(&settings);
+    let delivery = lax.delivery(&address("open/lonely"), 0);
+    let outcomes = lax.settle(vec![delivery.clone()]);
+    assert!(is_acked(&outcomes, &delivery), "{outcomes:?}");
+    let mut strict = CourierRun::start(&format!("{settings}subscribers = \"required\"\n"));
+    let delivery = strict.delivery(&address("open/lonely"), 0);
+    let text = format!("{:?}", strict.settle(vec![delivery]));
+    assert!(text.contains("Failed") && text.contains("the topic has no subscribers"), "{text}");
+    let _subscription = system.server.subscribe("open/lonely");
+    let delivery = strict.delivery(&address("open/lonely"), 0);
+    strict.settle_all(vec![delivery]);
+    let options = MessageOptions { qos: MqttQos::ExactlyOnce, ..MessageOptions::default() };
+    let place = MessageAddress::new(MessageSystem::Mqtt, "open/lonely", options).unwrap();
+    let delivery = strict.delivery(&place, 0);
+    let text = format!("{:?}", strict.settle(vec![delivery]));
+    assert!(text.contains("Failed") && text.contains("QoS 1"), "{text}");
 }
 
 #[test]

@@ -152,6 +152,38 @@ impl TestSystem for MosquittoSystem {
     }
 }
 
+/// More messages than a session has space for wait for their reader, twice over. Mosquitto 2.0.11
+/// sends all of them at once, so sessions end and the rest comes in those that follow.
+#[test]
+fn a_backlog_that_is_larger_than_a_session_is_applied() {
+    const BACKLOG: usize = 25_000;
+    let system = MosquittoSystem::start();
+    runtime().block_on(async {
+        let intake = TestIntake::default();
+        let config = system.config(system.port(), "");
+        let reader = RunningReader::start(&config, "a", &intake);
+        until("a reader", || reader.state().read_at.is_some()).await;
+        reader.stop().await;
+        system.send(&schedules(0..BACKLOG));
+        let reader = RunningReader::start(&config, "a", &intake);
+        let problem = std::cell::Cell::new(None);
+        until("all messages", || {
+            let state = reader.state();
+            problem.set(state.problem.or_else(|| problem.take()));
+            state.applied >= BACKLOG as u64
+        })
+        .await;
+        assert_eq!((intake.applied(), intake.given()), (BACKLOG, BACKLOG));
+        // Servers that keep to the receive maximum give no reason to end a session.
+        if let Some(problem) = problem.take() {
+            assert!(problem.contains("more messages than it may"), "{problem}");
+            println!("a session has ended: {problem}");
+        }
+        reader.stop().await;
+        until("the confirmations", || system.unconfirmed(&["a"]) == 0).await;
+    });
+}
+
 /// A server that does not read is stopped with SIGSTOP: what is written to it stays in its socket,
 /// and would be lost with a connection that is closed then.
 #[test]

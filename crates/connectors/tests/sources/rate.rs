@@ -22,7 +22,9 @@ pub(crate) fn rate_of_messages_to_durable_tasks<S: TestSystem>() {
     let count = wanted.map_or(RATE_MESSAGES, |text| text.parse().unwrap());
     let system = S::start_own();
     let config = tempfile::NamedTempFile::new().unwrap();
-    let text = system.config(system.port(), "target = { queue = \"later\" }");
+    // The broker has another port when it starts again, and is the same reader all the same.
+    let more = "target = { queue = \"later\" }\nreader = \"one\"";
+    let text = system.config(system.port(), more);
     std::fs::write(&config, text).unwrap();
     let dir = Arc::new(tempfile::tempdir().unwrap());
     let path = config.path().display().to_string();

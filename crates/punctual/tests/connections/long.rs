@@ -8,14 +8,10 @@ use punctual_test_support::{pause, wait_for};
 use serde_json::{Value, json};
 
 use crate::database::{ConfiguredBroker, Database, Kind, task};
+use crate::setting;
 
 /// Checks without progress, of 50 ms each, after which a scenario has failed.
 const STUCK_CHECKS_MAX: u32 = 500;
-
-/// A number from the environment, for the long versions.
-fn setting(name: &str, default: u64) -> u64 {
-    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
-}
 
 /// Kills broker and database in turn while tasks with `exactly_once` fire. Each has one effect.
 pub(crate) fn exactly_once(kind: Kind, kills: u64) {

@@ -8,14 +8,16 @@ use std::time::Duration;
 
 use punctual_test_support::redis::RedisServer;
 use punctual_test_support::{
-    MessageWitness, MosquittoServer, NatsServer, RabbitmqServer, pause, until_ok, wait_for,
+    KafkaCluster, MessageWitness, MosquittoServer, NatsServer, RabbitmqServer, WitnessPlan, pause,
+    until_ok, wait_for,
 };
 use serde_json::json;
 
 use crate::database::ConfiguredBroker;
+use crate::setting;
 
-/// How long after its command a task is due: `witness.py` says so.
-const DELAY_MILLIS: u64 = 500;
+/// How long after its command a task is due.
+const DELAY: Duration = Duration::from_millis(500);
 /// Commands a second.
 const RATE: u64 = 150;
 /// Commands between two kills.
@@ -24,11 +26,13 @@ const ROUND: u64 = 200;
 const ROUNDS: u64 = 4;
 
 /// A system with places for commands and for fires.
-trait WitnessedSystem {
+pub(crate) trait WitnessedSystem {
     const KIND: &'static str;
     /// The kind, and what follows `127.0.0.1:PORT` in the URL of the connection.
     const CONNECTION: (&'static str, &'static str);
     const FROM: &'static str = "commands";
+    /// More keys of the source, each a line.
+    const SOURCE_KEYS: &'static str = "";
 
     fn start() -> Self;
     fn port(&self) -> u16;
@@ -118,6 +122,38 @@ impl WitnessedSystem for RedisServer {
     }
 }
 
+impl WitnessedSystem for KafkaCluster {
+    const KIND: &'static str = "kafka";
+    const CONNECTION: (&'static str, &'static str) = ("kafka", "kafka");
+    // The mock cluster keeps the partitions of a reader that was killed for that long.
+    const SOURCE_KEYS: &'static str = "claim_after = \"6s\"\n";
+
+    fn start() -> Self {
+        let cluster = Self::start(1);
+        // As many partitions as `witness.py` reads.
+        cluster.make_topic("commands", 6);
+        cluster.make_topic("fires", 6);
+        cluster
+    }
+
+    fn port(&self) -> u16 {
+        self.ports[0]
+    }
+
+    fn target() -> serde_json::Value {
+        json!({"kafka": {"connection": "mq", "topic": "fires"}})
+    }
+
+    fn kill(&mut self) {
+        // It keeps its records in memory, so connections end and new ones are refused.
+        self.close();
+    }
+
+    fn start_again(&mut self) {
+        self.open();
+    }
+}
+
 impl WitnessedSystem for MosquittoServer {
     const KIND: &'static str = "mqtt";
     const CONNECTION: (&'static str, &'static str) = ("mqtt", "mqtt");
@@ -136,7 +172,7 @@ impl WitnessedSystem for MosquittoServer {
     }
 
     fn kill(&mut self) {
-        // Killed with SIGKILL, Mosquitto loses messages that it has confirmed and not written.
+        // Killed with SIGKILL, Mosquitto loses what it has confirmed since it has written last.
         self.stop();
     }
 
@@ -145,10 +181,8 @@ impl WitnessedSystem for MosquittoServer {
     }
 }
 
-fn nothing_is_lost_and_nothing_early<S: WitnessedSystem>() {
-    let rounds = std::env::var("PUNCTUAL_ROUNDS").ok();
-    let rounds = rounds.map_or(ROUNDS, |text| text.parse().unwrap());
-    let mut system = S::start();
+/// Starts a broker that reads the commands of a system, and waits until it does.
+pub(crate) fn start_broker<S: WitnessedSystem>(system: &S) -> ConfiguredBroker {
     let (port, (kind, scheme), from) = (system.port(), S::CONNECTION, S::FROM);
     let retry = json!({"attempts_max": 100, "backoff": {"fixed": "100ms"}});
     // The broker has another port when it starts again, so its name among readers is given: what it
@@ -157,18 +191,27 @@ fn nothing_is_lost_and_nothing_early<S: WitnessedSystem>() {
         "[connections.mq]\nkind = \"{kind}\"\nurl = \"{scheme}://127.0.0.1:{port}\"\n\
          namespaces = [\"shop\"]\nallow = [\"*\", \"/*\"]\n\
          [[sources]]\nconnection = \"mq\"\nfrom = \"{from}\"\nnamespace = \"shop\"\n\
-         reader = \"one\"\ntarget = {}\ntask = {{ retry = {} }}\n",
+         reader = \"one\"\n{}target = {}\ntask = {{ retry = {} }}\n",
+        S::SOURCE_KEYS,
         toml_of(&S::target()),
         toml_of(&retry),
     );
-    let mut broker = ConfiguredBroker::start(&config);
+    let broker = ConfiguredBroker::start(&config);
     let source = || {
         let (_, answer) = broker.get().call("GET", "/v1/connections", &[], "");
         answer["sources"][0]["read_at"].is_string()
     };
     wait_for("a reader", source);
+    broker
+}
+
+fn nothing_is_lost_and_nothing_early<S: WitnessedSystem>() {
+    let rounds = setting("PUNCTUAL_ROUNDS", ROUNDS);
+    let mut system = S::start();
+    let mut broker = start_broker(&system);
     let count = ROUND * rounds;
-    let witness = MessageWitness::start(S::KIND, port, count, RATE);
+    let plan = WitnessPlan { count, rate: RATE, delay: DELAY, senders: 1 };
+    let witness = MessageWitness::start(S::KIND, system.port(), plan);
     for round in 0..rounds {
         let goal = (ROUND * round + ROUND / 2).try_into().unwrap();
         wait_for("commands", || witness.record().sent.len() >= goal);
@@ -201,7 +244,7 @@ fn nothing_is_lost_and_nothing_early<S: WitnessedSystem>() {
     for (number, messages) in &record.received {
         let (id, _) = &messages[0];
         assert!(messages.iter().all(|(other, _)| other == id), "{number}: {messages:?}");
-        let due = record.sent[number] + DELAY_MILLIS;
+        let due = record.sent[number] + u64::try_from(DELAY.as_millis()).unwrap();
         assert!(
             messages.iter().all(|(_, at)| *at >= due),
             "{number} is early: {messages:?}, {due}"
@@ -237,8 +280,11 @@ fn nothing_is_lost_when_punctual_and_redis_are_killed() {
 }
 
 #[test]
-#[ignore = "all commands are done, and the witness does not get all messages that Mosquitto 2.0.11 \
-            has confirmed; it is not known where they are lost"]
+fn nothing_is_lost_when_punctual_is_killed_and_kafka_is_away() {
+    nothing_is_lost_and_nothing_early::<KafkaCluster>();
+}
+
+#[test]
 fn nothing_is_lost_when_punctual_is_killed_and_mosquitto_restarts() {
     nothing_is_lost_and_nothing_early::<MosquittoServer>();
 }
