@@ -112,7 +112,7 @@ impl CallbackLedger {
                     None => self.of_tasks.get(&id).cloned(),
                 };
                 expect(callbacks, fire_id, record.end, entry);
-                self.continue_with(id, next.as_ref(), was.state);
+                self.continue_with(id, next.as_deref(), was.state);
             }
             Change::Dead { letter, next, was } => {
                 let (task, fire_id) = (&letter.task, letter.fire_id());
@@ -126,7 +126,7 @@ impl CallbackLedger {
                     let claim = ClaimEntry { version, task_continues, callbacks, provisional };
                     self.claims.insert(fire_id, claim);
                 }
-                self.continue_with(task.id, next.as_ref(), was.state);
+                self.continue_with(task.id, next.as_deref(), was.state);
             }
             Change::Redrive { fire_id, task } => {
                 let claim = self.claims.remove(fire_id);

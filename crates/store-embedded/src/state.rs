@@ -46,6 +46,7 @@ use crate::state::buffer::Buffer;
 use crate::state::due::{SeriesChanges, SeriesRow};
 use crate::state::endings::{Ending, Endings, RecentLocations};
 use crate::state::history::HistoryState;
+use crate::state::history_chunk::RecordSummary;
 use crate::state::layers::Layers;
 use crate::state::names::{NameRow, NameRows, NameTarget, free, name};
 use crate::state::order::{LetterKey, OrderKey, OrderLog, postponed_key};
@@ -366,14 +367,14 @@ impl StoreState {
     }
 
     fn keep(&mut self, record: Bytes, frees: bool) -> Result<(), CodecError> {
-        let bytes = record.clone();
-        let record_name = read_record_name(&bytes)?;
+        let record_name = read_record_name(&record)?;
         let RecordName { task_id, namespace, key, .. } = record_name;
         if frees && let Some(key) = key {
             let name = name(task_id.partition(), namespace, key);
             free(&mut self.names, &name, task_id)?;
         }
-        self.history.keep(&record_name, record);
+        let summary = RecordSummary::of(&record_name);
+        self.history.keep(summary, record);
         Ok(())
     }
 

@@ -203,9 +203,9 @@ impl FoldedBatch {
 
     /// Ends a fire: its task continues as `next`, or ends. If the fire is no longer a part of its
     /// task, the task does not change.
-    fn end_fire(&mut self, record: &FireRecord, next: Option<Task>, was: Prior) {
+    fn end_fire(&mut self, record: &FireRecord, next: Option<Box<Task>>, was: Prior) {
         match next {
-            Some(task) => self.file(task, false),
+            Some(task) => self.file(*task, false),
             None if was.state == TaskState::Firing => {}
             None => {
                 self.leave_series(&record.namespace, record.task_id(), was);

@@ -164,9 +164,9 @@ impl BatchRows {
 
     /// Ends a fire: its task continues as `next`, or ends. If the fire is no longer a part of its
     /// task, the task does not change.
-    fn end_fire(&mut self, record: FireRecord, next: Option<Task>, was: TaskState) {
+    fn end_fire(&mut self, record: FireRecord, next: Option<Box<Task>>, was: TaskState) {
         match next {
-            Some(task) => self.file(task),
+            Some(task) => self.file(*task),
             None if was == TaskState::Firing => {}
             None => _ = self.tasks.insert(record.task_id(), TaskChange::Ended),
         }

@@ -96,8 +96,9 @@ pub enum Change {
     Settle {
         /// How the fire ended.
         record: FireRecord,
-        /// The task from now on, under the same id, if it continues.
-        next: Option<Task>,
+        /// The task from now on, under the same id, if it continues. Boxed, because most tasks end
+        /// with their first fire, and a batch has thousands of changes.
+        next: Option<Box<Task>>,
         /// The task before. Its state is `Scheduled` or `Paused`. `Dead` if the task had ended as a
         /// dead letter with an unknown outcome that is now known; the letter is forgotten earlier
         /// in the same batch. `Firing` if the fire is no longer a part of its task, as with such a
@@ -113,7 +114,7 @@ pub enum Change {
         /// The dead letter.
         letter: DeadLetter,
         /// The task from now on, under the same id, if it continues.
-        next: Option<Task>,
+        next: Option<Box<Task>>,
         /// The task before. Its state is `Scheduled` or `Paused`. `Dead` if the task had ended as a
         /// dead letter with an unknown outcome that is now known; the letter is forgotten earlier
         /// in the same batch. `Firing` if the fire is no longer a part of its task, as with such a
@@ -178,7 +179,7 @@ impl Change {
     /// Returns the approximate size of the change in bytes, rather too large than too small.
     #[must_use]
     pub fn weight(&self) -> usize {
-        let weight_of = |next: &Option<Task>| next.as_ref().map_or(0, weigh);
+        let weight_of = |next: &Option<Box<Task>>| next.as_deref().map_or(0, weigh);
         match self {
             Self::Put(task) | Self::Refile { task, .. } | Self::Redrive { task, .. } => weigh(task),
             Self::Postpone { .. } | Self::DeleteLetter { .. } => WEIGHT_MIN,

@@ -175,10 +175,10 @@ pub fn due_move(change: &Change) -> Option<DueMove<'_>> {
             (namespace, from, from.map(|_| DueMinute::of(*fire_at)))
         }
         Change::Settle { record, next, was } => {
-            (&record.namespace, minute_before(*was), next.as_ref().and_then(minute_of))
+            (&record.namespace, minute_before(*was), next.as_deref().and_then(minute_of))
         }
         Change::Dead { letter, next, was } => {
-            let next = next.as_ref().and_then(minute_of);
+            let next = next.as_deref().and_then(minute_of);
             (&letter.task.definition.namespace, minute_before(*was), next)
         }
         Change::DeleteLetter { .. } => return None,

@@ -145,7 +145,7 @@ impl Owner {
                     // An attempt in flight belongs to the old definition: its outcome is ignored.
                     let old = decision.end_overlapping(old, FireEnd::Replaced, now);
                     let record = FireRecord::of(&old, FireEnd::Replaced, now);
-                    let next = Some(task.clone());
+                    let next = Some(Box::new(task.clone()));
                     decision.change(Change::Settle { record, next, was });
                 } else {
                     decision.change(Change::Refile { task: task.clone(), was });

@@ -126,7 +126,7 @@ impl Owner {
         let change = if given_up {
             // A retry was pending, and the watch is not silent any more.
             let record = FireRecord::of(task, FireEnd::Replaced, now);
-            Change::Settle { record, next: Some(touched.clone()), was }
+            Change::Settle { record, next: Some(Box::new(touched.clone())), was }
         } else {
             Change::Refile { task: touched.clone(), was }
         };

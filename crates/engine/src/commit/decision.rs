@@ -127,16 +127,16 @@ impl Decision {
         next_step: NextStep,
         was: Prior,
         now: Timestamp,
-        change: impl FnOnce(Option<Task>, Prior) -> Change,
+        change: impl FnOnce(Option<Box<Task>>, Prior) -> Change,
     ) -> Self {
         let mut decision = Self::default();
         match &next_step.skipped {
             None => {
                 let next = next_step.next.clone().map(Task::earliest);
-                decision.change(change(next.map(|next| changed(next, now)), was));
+                decision.change(change(next.map(|next| Box::new(changed(next, now))), was));
             }
             Some((task, _)) => {
-                decision.change(change(Some(changed(task.clone(), now)), was));
+                decision.change(change(Some(Box::new(changed(task.clone(), now))), was));
             }
         }
         decision.skip_fires(id, next_step, now);
@@ -160,7 +160,7 @@ impl Decision {
             let record = before.map(|before| FireRecord::of(&before, end, now));
             let was = Prior::of(&task);
             task.overlapping.pop();
-            let next = Some(task.clone());
+            let next = Some(Box::new(task.clone()));
             if let Some(record) = record {
                 self.change(Change::Settle { record, next, was });
             }
@@ -174,7 +174,7 @@ impl Decision {
         if let Some((task, skipped)) = next_step.skipped {
             let record = FireRecord::of(&task, FireEnd::Skipped(skipped), now);
             let was = Prior::of(&task);
-            self.change(Change::Settle { record, next: next.clone(), was });
+            self.change(Change::Settle { record, next: next.clone().map(Box::new), was });
         }
         self.effects.push(next.map_or(Effect::Remove(id), Effect::file));
     }

@@ -123,7 +123,7 @@ impl Owner {
         let (change, updated) = match end_attempt(before, fired_at, result, now) {
             AttemptEnd::Done(before) => {
                 let record = FireRecord::of(&before, FireEnd::Done, now);
-                let next = Some(without.clone().earliest());
+                let next = Some(Box::new(without.clone().earliest()));
                 (Change::Settle { record, next, was }, without)
             }
             AttemptEnd::Retry(before, fire_at) => {
@@ -133,7 +133,7 @@ impl Owner {
             }
             AttemptEnd::Dead(letter) => {
                 let letter = DeadLetter { task: without_overlapping(letter.task), ..letter };
-                let next = Some(without.clone().earliest());
+                let next = Some(Box::new(without.clone().earliest()));
                 (Change::Dead { letter, next, was }, without)
             }
         };

@@ -11,14 +11,14 @@ use punctual_store::Head;
 use crate::fault::{ReadContext, StorageFault};
 use crate::state::StoreState;
 use crate::state::layers::IdHash;
-use crate::state::names::{NameKey, NameRow, NameTarget, name_of};
+use crate::state::names::{NameHash, NameKey, NameRow, NameTarget, name_of};
 use crate::state::relocation::Relocation;
 use crate::store_core::StoreCore;
 
 /// Rows that were read from the catalog.
 #[derive(Debug, Default)]
 struct CatalogAnswers {
-    names: HashMap<NameKey, Option<Head>>,
+    names: HashMap<NameKey, Option<Head>, NameHash>,
     relocations: HashMap<TaskId, Option<Relocation>, IdHash>,
 }
 

@@ -9,14 +9,14 @@ use std::sync::Arc;
 use bytes::Bytes;
 use punctual_core::{FireId, PartitionId, TaskId, Timestamp};
 use punctual_store::Retention;
-use punctual_store::codec::{RecordName, read_record_id, read_record_name};
+use punctual_store::codec::{read_record_id, read_record_name};
 
 use crate::catalog::{ListedRun, RunKind};
 use crate::fault::{ReadContext, StorageFault};
 use crate::fire_index::FireIndex;
 use crate::key::EntryKey;
 use crate::run::{RunFiles, RunNo, SortedRun};
-use crate::state::history_chunk::{HistoryChunk, HistoryEntry, ShortHash};
+use crate::state::history_chunk::{HistoryChunk, HistoryEntry, RecordSummary, ShortHash};
 use crate::state::layers::IdHash;
 
 /// Records that are sorted together: a commit adds hundreds, and inserting each into one large tree
@@ -91,16 +91,13 @@ pub(crate) struct HistoryState {
 }
 
 impl HistoryBuffer {
-    fn keep(&mut self, name: &RecordName<'_>, record: Bytes) {
+    fn keep(&mut self, summary: RecordSummary, record: Bytes) {
         self.bytes += record.len() + HistoryChunk::ENTRY_BYTES;
         if self.open.capacity() == 0 {
             self.open.reserve_exact(CHUNK_LENGTH);
         }
-        if let Some(key) = name.key {
-            let partition = name.fire_id.task.partition();
-            self.open_hashes.push(ShortHash::of(partition, name.namespace, key));
-        }
-        self.open.push(HistoryEntry::new(name, record));
+        self.open_hashes.extend(summary.key_hash);
+        self.open.push(HistoryEntry::new(summary, record));
         if self.open.len() >= CHUNK_LENGTH {
             self.seal();
         }
@@ -147,7 +144,7 @@ impl HistoryBuffer {
             for entry in &left {
                 let name = read_record_name(&entry.record);
                 let Ok(name) = name else { continue };
-                swept.keep(&name, entry.record.clone());
+                swept.keep(RecordSummary::of(&name), entry.record.clone());
             }
             *self = swept;
         }
@@ -162,8 +159,8 @@ impl HistoryBuffer {
 }
 
 impl HistoryState {
-    pub(crate) fn keep(&mut self, name: &RecordName<'_>, record: Bytes) {
-        self.buffer.keep(name, record);
+    pub(crate) fn keep(&mut self, summary: RecordSummary, record: Bytes) {
+        self.buffer.keep(summary, record);
     }
 
     /// What has records of a partition. Copies only references, and the few newest entries.

@@ -47,15 +47,32 @@ impl PackedEnd {
     }
 }
 
+/// What memory keeps of the names of a record, apart from its bytes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RecordSummary {
+    fire_id: FireId,
+    ended: PackedEnd,
+    /// The hash of the task's key, if it has one.
+    pub(crate) key_hash: Option<ShortHash>,
+}
+
+impl RecordSummary {
+    pub(crate) fn of(name: &RecordName<'_>) -> Self {
+        let partition = name.fire_id.task.partition();
+        let hash = |key| ShortHash::of(partition, name.namespace, key);
+        Self {
+            fire_id: name.fire_id,
+            ended: PackedEnd::new(name.ended_at, name.end),
+            key_hash: name.key.map(hash),
+        }
+    }
+}
+
 impl HistoryEntry {
     /// An entry for a record whose names were read.
-    pub(crate) fn new(name: &RecordName<'_>, record: Bytes) -> Self {
-        Self {
-            task: name.fire_id.task,
-            nominal_at: name.fire_id.nominal_at,
-            ended: PackedEnd::new(name.ended_at, name.end),
-            record,
-        }
+    pub(crate) const fn new(summary: RecordSummary, record: Bytes) -> Self {
+        let RecordSummary { fire_id, ended, .. } = summary;
+        Self { task: fire_id.task, nominal_at: fire_id.nominal_at, ended, record }
     }
 
     pub(crate) const fn fire_id(&self) -> FireId {

@@ -61,9 +61,6 @@ const fn fold(word: u128) -> u64 {
 
 /// The heap memory of a key or a value.
 pub(crate) trait Weight {
-    /// Whether the key contains the value, so that inserting an equal key must replace the old one.
-    const WHOLE_ROW: bool = false;
-
     fn heap_bytes(&self) -> usize {
         0
     }
@@ -103,17 +100,11 @@ impl<K, V, S: Default> Default for Layer<K, V, S> {
 impl<K: Eq + Hash + Weight, V: Weight, S: BuildHasher + Default> Layer<K, V, S> {
     const ROW_BYTES: usize = RowTable::<K, V, S>::ROW_BYTES;
 
-    fn insert(&mut self, key: K, value: V) {
-        if K::WHOLE_ROW && !self.rows.is_empty() {
-            let replaced = self.rows.remove(&key);
-            self.uncount(replaced);
-        }
-        let key_bytes = key.heap_bytes();
-        self.bytes += value.heap_bytes();
-        match self.rows.insert(key, value) {
-            Some(before) => self.bytes -= before.heap_bytes(),
-            None => self.bytes += Self::ROW_BYTES + key_bytes,
-        }
+    /// Inserts a row in place of an equal one. A key may contain the value, so it is replaced too.
+    fn insert(&mut self, hash: u64, key: K, value: V) {
+        self.bytes += Self::ROW_BYTES + key.heap_bytes() + value.heap_bytes();
+        let replaced = self.rows.insert_of(hash, key, value);
+        self.uncount(replaced);
     }
 
     fn remove(&mut self, hash: u64, key: &K) {
@@ -173,8 +164,14 @@ impl<K: Eq + Hash + Weight, V: Weight, S: BuildHasher + Default> Layers<K, V, S>
     where
         K: Borrow<Q>,
     {
-        // All tables have the same hash.
-        let hash = self.changed.rows.hash_of(key);
+        self.row_of(self.changed.rows.hash_of(key), key)
+    }
+
+    /// The row of a key with this hash, which is the same in all tables.
+    fn row_of<Q: Eq + ?Sized>(&self, hash: u64, key: &Q) -> Option<(&K, &V)>
+    where
+        K: Borrow<Q>,
+    {
         if let Some(row) = self.changed.rows.row_of(hash, key) {
             return Some(row);
         }
@@ -192,18 +189,19 @@ impl<K: Eq + Hash + Weight, V: Weight, S: BuildHasher + Default> Layers<K, V, S>
         let hash = self.changed.rows.hash_of(&key);
         self.read.remove(hash, &key);
         self.read_before.remove(hash, &key);
-        self.changed.insert(key, value);
+        self.changed.insert(hash, key, value);
     }
 
     /// Caches a row that was read from the catalog, unless memory knows a newer value.
     pub(crate) fn remember(&mut self, key: K, value: V) {
-        if self.row(&key).is_some() {
+        let hash = self.changed.rows.hash_of(&key);
+        if self.row_of(hash, &key).is_some() {
             return;
         }
         if self.read.bytes >= self.cached_bytes_max / 2 {
             self.read_before = std::mem::take(&mut self.read);
         }
-        self.read.insert(key, value);
+        self.read.insert(hash, key, value);
     }
 
     /// Whether rows that memory does not know have to be read from the catalog.

@@ -138,8 +138,6 @@ impl Ord for NameRow {
 }
 
 impl Weight for NameRow {
-    const WHOLE_ROW: bool = true;
-
     fn heap_bytes(&self) -> usize {
         COUNTS_BYTES + self.0.len()
     }
@@ -220,6 +218,37 @@ impl NameTarget {
             Self::Is(head) => Some(head),
             Self::Gone => None,
             Self::GoneIf(ids) => in_catalog.filter(|head| !ids.contains(&head.id)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use punctual_core::Timestamp;
+
+    use super::*;
+
+    #[test]
+    fn a_name_that_is_set_again_is_one_row_with_its_last_target() {
+        let row = |key: &str, target: &NameTarget| {
+            NameRow::new(&name(PartitionId::FIRST, "shop", key), target)
+        };
+        let id = |millis| TaskId::floor(Timestamp::from_millis(millis));
+        let gone_if = NameTarget::GoneIf(vec![id(1), id(2)]);
+        let mut names = NameRows::new(true, 1 << 20);
+        for key in ["order-1", "order-2", "order-3"] {
+            names.set(row(key, &gone_if), ());
+        }
+        let before = names.changed_bytes();
+        names.set(row("order-2", &NameTarget::Gone), ());
+        assert_eq!(names.len(), 3);
+        assert_eq!(before - names.changed_bytes(), 2 * size_of::<TaskId>(), "two ids less");
+        for (key, target) in
+            [("order-1", &gone_if), ("order-2", &NameTarget::Gone), ("order-3", &gone_if)]
+        {
+            let name = name(PartitionId::FIRST, "shop", key);
+            let found = names.row::<[u8]>(&name).map(|(row, ())| row.target());
+            assert_eq!(found.as_ref(), Some(&Ok(target.clone())), "{key}");
         }
     }
 }

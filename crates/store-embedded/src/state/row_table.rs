@@ -52,7 +52,7 @@ impl<K, V, S> RowTable<K, V, S> {
 }
 
 impl<K: Eq + Hash, V, S: BuildHasher> RowTable<K, V, S> {
-    /// The hash of a key, for [`Self::row_of`] and [`Self::remove_of`].
+    /// The hash of a key, for [`Self::row_of`], [`Self::insert_of`] and [`Self::remove_of`].
     pub(crate) fn hash_of<Q: Hash + ?Sized>(&self, key: &Q) -> u64 {
         self.hash.hash_one(key)
     }
@@ -82,22 +82,22 @@ impl<K: Eq + Hash, V, S: BuildHasher> RowTable<K, V, S> {
         Some((key, value))
     }
 
-    /// Inserts a row, or replaces the value of the row that the key has. Returns that value.
-    pub(crate) fn insert(&mut self, key: K, value: V) -> Option<V> {
+    /// Inserts a row, or puts it in the place of the row that the key has. Returns that row.
+    #[cfg(test)]
+    pub(crate) fn insert(&mut self, key: K, value: V) -> Option<(K, V)> {
+        self.insert_of(self.hash_of(&key), key, value)
+    }
+
+    /// The same, for a key with this hash.
+    pub(crate) fn insert_of(&mut self, hash_of: u64, key: K, value: V) -> Option<(K, V)> {
         let Self { rows, positions, hash } = self;
-        let hash_of = hash.hash_one(&key);
         if let Some(position) = positions.find(hash_of, |at| rows[*at as usize].0 == key) {
-            return Some(std::mem::replace(&mut rows[*position as usize].1, value));
+            return Some(std::mem::replace(&mut rows[*position as usize], (key, value)));
         }
         let position = u32::try_from(rows.len()).expect("memory is full long before");
         rows.push((key, value));
         positions.insert_unique(hash_of, position, |at| hash.hash_one(&rows[*at as usize].0));
         None
-    }
-
-    /// Removes the row of a key and returns it.
-    pub(crate) fn remove(&mut self, key: &K) -> Option<(K, V)> {
-        self.remove_of(self.hash_of(key), key)
     }
 
     /// Removes the row of a key with this hash and returns it.
@@ -131,9 +131,11 @@ mod tests {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let key = (random >> 33) % 512;
             if random >> 62 == 0 {
-                assert_eq!(table.remove(&key), map.remove_entry(&key), "step {step}");
+                let removed = table.remove_of(table.hash_of(&key), &key);
+                assert_eq!(removed, map.remove_entry(&key), "step {step}");
             } else {
-                assert_eq!(table.insert(key, step), map.insert(key, step), "step {step}");
+                let replaced = map.insert(key, step).map(|value| (key, value));
+                assert_eq!(table.insert(key, step), replaced, "step {step}");
             }
             assert_eq!(table.len(), map.len());
             let other = (random >> 20) % 512;

@@ -156,14 +156,15 @@ fn encode_change(commit: &mut CommitWriter, known: &mut KnownContents, change: &
         Change::Settle { record, next, was } => {
             let overlapping = was.state == TaskState::Firing;
             let (id, before) = (record.task_id(), FiledBefore::Of(was, &record.namespace));
-            let continues = overlapping || refile_or_end(commit, known, before, id, next.as_ref());
+            let continues =
+                overlapping || refile_or_end(commit, known, before, id, next.as_deref());
             commit.record(record, !continues);
         }
         Change::Dead { letter, next, was } => {
             let overlapping = was.state == TaskState::Firing;
             let before = FiledBefore::Of(was, &letter.task.definition.namespace);
-            let continues =
-                overlapping || refile_or_end(commit, known, before, letter.task.id, next.as_ref());
+            let continues = overlapping
+                || refile_or_end(commit, known, before, letter.task.id, next.as_deref());
             commit.letter(letter);
             let group = letter.group();
             commit.join_group(letter, &group);
@@ -328,9 +329,9 @@ fn bytes_of(change: &Change) -> usize {
         Change::Put(task) | Change::Refile { task, .. } | Change::Redrive { task, .. } => {
             bytes(task)
         }
-        Change::Settle { next, .. } => RECORD_BYTES + next.as_ref().map_or(0, bytes),
+        Change::Settle { next, .. } => RECORD_BYTES + next.as_deref().map_or(0, bytes),
         Change::Dead { letter, next, .. } => {
-            RECORD_BYTES + bytes(&letter.task) + next.as_ref().map_or(0, bytes)
+            RECORD_BYTES + bytes(&letter.task) + next.as_deref().map_or(0, bytes)
         }
         Change::Postpone { .. } | Change::DeleteLetter { .. } => IDS_BYTES,
     }

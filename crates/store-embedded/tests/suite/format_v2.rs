@@ -89,6 +89,7 @@ fn refile(was: &mut Task, task: Task) -> Change {
 }
 
 fn settle(task: &Task, end: FireEnd, next: Option<Task>) -> Change {
+    let next = next.map(Box::new);
     Change::Settle { record: FireRecord::of(task, end, at(1)), next, was: Prior::of(task) }
 }
 

@@ -266,7 +266,7 @@ pub fn settle(task: &Task, end: FireEnd, ended_at: Timestamp) -> Change {
 pub fn settle_with_next(task: &Task, ended_at: Timestamp, next: &Task) -> Change {
     Change::Settle {
         record: FireRecord::of(task, FireEnd::Done, ended_at),
-        next: Some(next.clone()),
+        next: Some(Box::new(next.clone())),
         was: Prior::of(task),
     }
 }
@@ -281,7 +281,11 @@ pub fn letter(task: &Task, died_at: Timestamp) -> DeadLetter {
 /// if given.
 #[must_use]
 pub fn die(task: &Task, died_at: Timestamp, next: Option<&Task>) -> Change {
-    Change::Dead { letter: letter(task, died_at), next: next.cloned(), was: Prior::of(task) }
+    Change::Dead {
+        letter: letter(task, died_at),
+        next: next.cloned().map(Box::new),
+        was: Prior::of(task),
+    }
 }
 
 /// Returns the change that replaces a task.

@@ -53,7 +53,7 @@ impl MemoryPartition {
             }
             Change::Settle { record, next, was } => {
                 if was.state != TaskState::Firing {
-                    self.replace(record.task_id(), next);
+                    self.replace(record.task_id(), next.map(|next| *next));
                 }
                 return Some(record);
             }
@@ -61,7 +61,7 @@ impl MemoryPartition {
                 let end = FireEnd::Dead(letter.reason);
                 let record = FireRecord::of(&letter.task, end, letter.died_at);
                 if was.state != TaskState::Firing {
-                    self.replace(letter.task.id, next);
+                    self.replace(letter.task.id, next.map(|next| *next));
                 }
                 self.keep_letter(letter);
                 return Some(record);

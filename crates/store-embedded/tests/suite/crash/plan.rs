@@ -236,7 +236,7 @@ impl WriterPlan {
         if let Some(next) = next.clone() {
             self.add(next);
         }
-        Some(Change::Dead { letter, next, was })
+        Some(Change::Dead { letter, next: next.map(Box::new), was })
     }
 
     fn redrive_or_forget(&mut self, changes: &mut Vec<Change>) {

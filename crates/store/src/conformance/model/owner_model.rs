@@ -216,7 +216,7 @@ impl OwnerModel {
         let reason = [DeadReason::Exhausted, DeadReason::Expired][random.index(2)];
         let letter = DeadLetter { task, died_at: now, reason };
         self.letters.push(ModelLetter { letter: letter.clone(), task_continues });
-        Some(Change::Dead { letter, next, was })
+        Some(Change::Dead { letter, next: next.map(Box::new), was })
     }
 
     /// Redrives a letter, or forgets it. The fire of a task that continued becomes a task of its
