@@ -232,7 +232,11 @@ fn nothing_is_lost_and_nothing_early<S: WitnessedSystem>() {
     wait_for("all commands", || witness.record().sent.len() == all);
     until_ok(|| match witness.record().missing() {
         missing if missing.is_empty() => Ok(()),
-        missing => Err(format!("the fires of {missing:?}")),
+        missing => {
+            let of = |path: &str| broker.get().call("GET", path, &[], "").1;
+            let (stats, connections) = (of("/v1/shop/stats"), of("/v1/connections"));
+            Err(format!("the fires of {missing:?}, with {stats} and {connections}"))
+        }
     });
     // Whatever comes twice comes now: a delivery whose outcome is unknown is repeated at once.
     wait_for("the end of all fires", || {
