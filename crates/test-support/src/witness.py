@@ -174,6 +174,8 @@ class Kafka:
 class Mqtt:
     # Clients have names of their own, so that each finds its session again.
     names = itertools.count()
+    # The reason with which a server confirms a message that has no subscriber.
+    NO_SUBSCRIBER = 0x10
 
     def __init__(self):
         self.name = next(self.names)
@@ -207,16 +209,24 @@ class Mqtt:
 
     def sender(self):
         client, Properties, PacketTypes = self.open(f"client-{self.name}", None)
+        codes = {}
+        client.on_publish = lambda _client, _data, mid, code, _properties: codes.update({mid: code.value})
 
         def send(number):
             properties = Properties(PacketTypes.PUBLISH)
             properties.UserProperty = list(headers_of(number).items())
-            sent = client.publish("open/commands", str(number), 1, properties=properties)
-            sent.wait_for_publish(ANSWER_MAX)
-            if not sent.is_published():
-                # Another client must not send it while this one still tries.
-                client.loop_stop()
-                raise OSError("no confirm")
+            while True:
+                sent = client.publish("open/commands", str(number), 1, properties=properties)
+                sent.wait_for_publish(ANSWER_MAX)
+                if not sent.is_published():
+                    # Another client must not send it while this one still tries.
+                    client.loop_stop()
+                    raise OSError("no confirm")
+                if codes.pop(sent.mid, 0) != self.NO_SUBSCRIBER:
+                    return
+                # Mosquitto does not write shared subscriptions to disk: after a restart it has none until their readers
+                # are back, and drops messages for them.
+                time.sleep(PAUSE)
 
         return send
 
